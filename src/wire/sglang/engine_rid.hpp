@@ -7,9 +7,10 @@
 #include <string>
 #include <string_view>
 
-/// The rid that an engine sees. It is ours to choose: the client's rid, so that engine logs can be searched for it, then
-/// `~`, the handle in base 36, `.` and the attempt. A request that was moved to another rank never meets its own ghost, and
-/// an output is matched to its request without hashing a string.
+/// The rid that an engine sees. It is ours to choose: the client's rid, so that engine logs can be searched for it,
+/// then
+/// `~`, the handle in base 36, `.` and the attempt. A request that was moved to another rank never meets its own ghost,
+/// and an output is matched to its request without hashing a string.
 namespace rankwise::wire::sglang {
 
 struct engine_rid {
@@ -17,7 +18,8 @@ struct engine_rid {
   std::uint32_t attempt = 0; ///< 0 for the first placement, then 1, 2 ...
 };
 
-/// `sample` is appended as "-<sample>" to the client's rid when the request has several samples, as other front ends do.
+/// `sample` is appended as "-<sample>" to the client's rid when the request has several samples, as other front ends
+/// do.
 [[nodiscard]] std::string make_engine_rid(std::string_view client_rid, std::optional<std::uint32_t> sample,
                                           core::request_handle handle, std::uint32_t attempt);
 
@@ -27,8 +29,8 @@ struct engine_rid {
 /// The part before the last `~` of a rid of ours; any other rid whole. Token values of simulated engines hang on it.
 [[nodiscard]] std::string_view client_part(std::string_view rid) noexcept;
 
-/// Token `index` (0-based) that a simulated engine gives for `rid`: (crc32(client_part(rid)) + index) mod 94, the rule of
-/// the Python harness, so that any client can check any token. crc32 is zlib's.
+/// Token `index` (0-based) that a simulated engine gives for `rid`: (crc32(client_part(rid)) + index) mod 94, the rule
+/// of the Python harness, so that any client can check any token. crc32 is zlib's.
 [[nodiscard]] std::int32_t expected_token(std::uint32_t rid_crc32, std::uint64_t index) noexcept;
 [[nodiscard]] std::uint32_t rid_crc32(std::string_view rid) noexcept;
 

@@ -27,7 +27,7 @@ struct output_item {
   std::uint32_t token_offset = 0; ///< into token_output::tokens
   std::uint32_t token_count = 0;
   core::finish_reason finish = core::finish_reason::none;
-  std::string finish_message;    ///< engine's own text of an abort
+  std::string finish_message; ///< engine's own text of an abort
   std::int64_t matched_token = -1;
   std::string matched_string;
   std::uint32_t prompt_tokens = 0;
@@ -42,7 +42,8 @@ struct token_output {
   std::vector<std::int32_t> tokens;
   std::uint32_t engine_index = 0;
   std::optional<load_tail> load;
-  bool load_malformed = false; ///< the tail held nonsense (wrong types, used > 2^63 ...): outputs are good, the report is dropped
+  bool load_malformed =
+      false; ///< the tail held nonsense (wrong types, used > 2^63 ...): outputs are good, the report is dropped
 };
 
 /// BatchEmbeddingSlimOutput: read for its load and its rids only, until embeddings are served.
@@ -54,7 +55,7 @@ struct embedding_output {
 
 /// ControlReplySlim
 struct control_reply {
-  std::string call_id; ///< msgpack bytes, as they came
+  std::int64_t call_id = 0; ///< the number that encode_control sent
   bool success = false;
   std::string message;
   std::uint32_t engine_index = 0;
@@ -65,13 +66,25 @@ struct engine_dead {};
 
 using engine_output = std::variant<token_output, embedding_output, control_reply, engine_dead>;
 
-/// Decodes a prefix and ignores what newer releases append; the tail may stop after column 10 or 15.
-/// Limits: 65,536 rids a batch, 1,048,576 tokens a batch; beyond them too_large.
+inline constexpr std::uint32_t batch_rids_max = 65'536;
+inline constexpr std::uint32_t batch_tokens_max = 1'048'576;
+inline constexpr std::uint32_t output_depth_max = 32; ///< nesting of arrays and maps
+
+/// Decodes a prefix and ignores what newer releases append; the tail may stop after column 10 or 15. Nothing is read
+/// past the last column that we use, so a fault behind it goes unnoticed. A finish reason that this version does not
+/// know ends the request as an abort whose message names it. Errors: any wire_error_kind but bad_status; `field` names
+/// the column. Limits above: too_large.
 [[nodiscard]] wire_result<engine_output> decode_output(std::string_view frame);
 
-// -- the engine's side, byte for byte what the plugin sends ------------------------------------------------------------
+// -- the engine's side, byte for byte what the plugin sends
+// ------------------------------------------------------------
 
+/// As `BatchTokenIDSlimOutput.from_full` builds it: all 27 columns, none of them nil. No load = zeros, as when the
+/// snapshot failed.
 [[nodiscard]] std::string encode_token_output(const token_output& batch);
+/// As `send_terminal_abort` builds it: one rid, no token, columns 17-27 nil. `status` 0 = none.
+[[nodiscard]] std::string encode_terminal_abort(std::string_view rid, std::string_view message, std::int32_t status,
+                                                std::uint32_t engine_index, const std::optional<load_tail>& load);
 [[nodiscard]] std::string encode_control_reply(const control_reply& reply);
 inline constexpr std::string_view engine_core_dead_frame = "ENGINE_CORE_DEAD";
 

@@ -1,0 +1,43 @@
+#include "wire/sglang/engine_rid.hpp"
+
+#include <gtest/gtest.h>
+
+namespace rankwise::wire::sglang {
+namespace {
+
+TEST(engine_rid_test, names_client_sample_handle_and_attempt) {
+  EXPECT_EQ(make_engine_rid("r1", std::nullopt, 35, 0), "r1~z.0");
+  EXPECT_EQ(make_engine_rid("r1", 2, 36, 11), "r1-2~10.11");
+}
+
+TEST(engine_rid_test, what_was_made_is_parsed_back) {
+  for (const core::request_handle handle :
+       {core::request_handle{1}, core::request_handle{1} << 24, ~core::request_handle{0}}) {
+    const auto parsed = parse_engine_rid(make_engine_rid("any~thing.0", std::nullopt, handle, 4'294'967'295U));
+    ASSERT_TRUE(parsed);
+    EXPECT_EQ(parsed->handle, handle);
+    EXPECT_EQ(parsed->attempt, 4'294'967'295U);
+  }
+}
+
+TEST(engine_rid_test, a_rid_that_is_not_ours_is_refused) {
+  for (const auto* rid : {"", "~", "r~", "r~1", "r~1.", "r~.1", "r~1.x", "r~1.0x", "r~ 1.0", "r~-1.0",
+                          "r~zzzzzzzzzzzzzz.0", "r~1.4294967296", "plain"}) {
+    EXPECT_FALSE(parse_engine_rid(rid)) << rid;
+  }
+}
+
+TEST(engine_rid_test, client_part_ends_at_the_last_tilde_of_a_rid_of_ours) {
+  EXPECT_EQ(client_part("a~b~c.0"), "a~b");
+  EXPECT_EQ(client_part("a~b"), "a~b");
+  EXPECT_EQ(client_part(make_engine_rid("r", 1, 7, 0)), "r-1");
+}
+
+TEST(engine_rid_test, token_values_follow_the_python_harness) {
+  EXPECT_EQ(rid_crc32("123456789"), 0xcbf43926U); // the check value of CRC-32
+  EXPECT_EQ(expected_token(rid_crc32("123456789"), 0), static_cast<std::int32_t>(0xcbf43926U % 94));
+  EXPECT_EQ(expected_token(4'294'967'295U, 1), static_cast<std::int32_t>((std::uint64_t{1} << 32) % 94));
+}
+
+} // namespace
+} // namespace rankwise::wire::sglang
