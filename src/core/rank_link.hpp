@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/ids.hpp"
+#include "core/time.hpp"
 
 #include <cstdint>
 #include <string>
@@ -28,6 +29,9 @@ public:
   /// Queue one frame pair for a rank. Never blocks. Aborts and control frames have a reserve of their own, so that a full
   /// queue of requests does not keep them out; order among the frames of one rank is kept.
   virtual send_result send(rank_id rank, rank_epoch epoch, frame_kind kind, std::string payload) noexcept = 0;
+
+  /// When the rank's link last brought an output; the clock's origin when it never did.
+  [[nodiscard]] virtual timestamp last_output(rank_id rank) const noexcept = 0;
 
   /// Close the endpoints of an incarnation; its late frames are dropped and counted from here on.
   virtual void close(rank_id rank, rank_epoch epoch) noexcept = 0;

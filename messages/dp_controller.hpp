@@ -1,0 +1,122 @@
+#pragma once
+
+#include "messages/common.hpp"
+#include "messages/inspect.hpp"
+
+#include <caf/typed_actor.hpp>
+
+namespace rankwise {
+
+/// RequestManager -> DPController: carried out in the order of the members.
+struct pool_orders {
+  std::vector<core::request_handle> releases; ///< prefill charges given back
+  std::vector<core::end_order> ends;
+  std::vector<core::place_order> places;
+  std::vector<core::commit_order> commits;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, pool_orders& x) {
+  return f(caf::meta::type_name("pool_orders"), x.releases, x.ends, x.places, x.commits);
+}
+
+/// LoadForwarder -> DPController: the newest reports of the ranks whose slot changed. Best effort.
+struct load_update {
+  std::vector<core::load_report> reports;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, load_update& x) {
+  return f(caf::meta::type_name("load_update"), x.reports);
+}
+
+/// DPRank -> DPController: this rank takes work, by way of `handle`.
+struct rank_up {
+  core::rank_announcement rank;
+  caf::strong_actor_ptr handle;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, rank_up& x) {
+  return f(caf::meta::type_name("rank_up"), x.rank, x.handle);
+}
+
+/// DPRank -> DPController: no new work (suspect), or none and the old is lost (down, parked, joining).
+struct rank_not_up {
+  core::rank_id rank;
+  core::rank_epoch epoch = 0;
+  core::rank_state state = core::rank_state::down;
+  std::string cause;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, rank_not_up& x) {
+  return f(caf::meta::type_name("rank_not_up"), x.rank, x.epoch, x.state, x.cause);
+}
+
+/// DPRank -> DPController: the queue towards the engine is full, or its link is gone: the leg was not sent.
+struct dispatch_failed {
+  core::request_handle handle = 0;
+  std::uint32_t attempt = 0;
+  std::string reason;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, dispatch_failed& x) {
+  return f(caf::meta::type_name("dispatch_failed"), x.handle, x.attempt, x.reason);
+}
+
+/// RequestManager -> DPController after a restart of either: everything that is placed in this pool.
+struct restore_ledger {
+  std::vector<core::leg_record> legs;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, restore_ledger& x) {
+  return f(caf::meta::type_name("restore_ledger"), x.legs);
+}
+
+/// Answer to list_atom.
+struct pool_view {
+  std::uint16_t pool = 0;
+  std::string name;
+  std::string role;
+  std::string policy;
+  std::uint32_t ranks_awaited = 0;
+  std::uint32_t ranks_up = 0;
+  std::uint32_t dp_size = 0;
+  std::uint64_t charges = 0;
+  core::controller_counts counts;
+  std::vector<core::rank_row> ranks;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, pool_view& x) {
+  return f(caf::meta::type_name("pool_view"), x.pool, x.name, x.role, x.policy, x.ranks_awaited, x.ranks_up, x.dp_size,
+           x.charges, x.counts, x.ranks);
+}
+
+/// The DP CONTROLLER of one pool: owns the ledger and the policy. Selecting a rank and charging it are one step.
+using dp_controller_actor = caf::typed_actor<
+    // Releases, ends, placements and commits from RequestManager, in order.
+    caf::reacts_to<pool_orders>,
+    // First tokens and ends of one engine batch, from RequestManager.
+    caf::reacts_to<core::batch_progress>,
+    // Newest load reports, from LoadForwarder.
+    caf::reacts_to<load_update>,
+    // Ranks come and go.
+    caf::reacts_to<rank_up>, caf::reacts_to<rank_not_up>, caf::reacts_to<dispatch_failed>,
+    // What is placed, after a restart.
+    caf::reacts_to<restore_ledger>,
+    // RequestManager was (re)started: every charge of its predecessor is ended.
+    caf::reacts_to<peer_changed>,
+    // Ranks and counts.
+    caf::replies_to<list_atom>::with<pool_view>,
+    // Internal: tells the ranks what is outstanding on them.
+    caf::reacts_to<tick_atom>,
+    // Fault injection.
+    caf::reacts_to<crash_atom>,
+    // Conforms to STATUS.
+    caf::replies_to<status_atom>::with<actor_status>>;
+
+} // namespace rankwise

@@ -1,0 +1,116 @@
+#pragma once
+
+#include "messages/common.hpp"
+#include "messages/inspect.hpp"
+
+#include <caf/typed_actor.hpp>
+
+#include <map>
+
+namespace rankwise {
+
+/// What happened on a rank's link.
+enum class link_event_kind : std::uint8_t {
+  hello = 0,       ///< a new incarnation said HELLO
+  registered = 1,  ///< it registered: capacity and layouts are known
+  refused = 2,     ///< it registered something that we cannot work with; `cause` names the field
+  lost = 3,        ///< disconnected, heartbeat timeout, or ENGINE_CORE_DEAD
+  reconnected = 4, ///< the same process is back on its old endpoints without a HELLO, as a new epoch
+};
+
+/// io -> Supervisor -> DPRank
+struct link_event {
+  link_event_kind kind = link_event_kind::hello;
+  core::rank_id rank;
+  core::rank_epoch epoch = 0;
+  std::string cause;
+  // Of `registered`:
+  std::uint64_t kv_capacity = 0;
+  std::uint32_t max_running = 0;
+  std::uint64_t chunk_tokens = 0;
+  std::uint32_t data_parallel_size = 1;
+  std::uint64_t max_model_len = 0;
+  std::string engine_version;
+  std::map<std::string, std::vector<std::string>> layouts;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, link_event& x) {
+  return f(caf::meta::type_name("link_event"), x.kind, x.rank, x.epoch, x.cause, x.kv_capacity, x.max_running,
+           x.chunk_tokens, x.data_parallel_size, x.max_model_len, x.engine_version, x.layouts);
+}
+
+/// DPController -> DPRank: send this to the engine.
+struct dispatch_order {
+  core::request_handle handle = 0;
+  std::uint32_t attempt = 0;
+  std::uint32_t sample = 0;
+  core::rank_epoch epoch = 0;
+  core::request_ptr request;
+  bool has_bootstrap = false;
+  core::bootstrap_info bootstrap;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, dispatch_order& x) {
+  core::detail::request_on_wire request{Inspector::reads_state, x.request};
+  auto load = [&]() -> caf::error {
+    request.store(x.request);
+    return {};
+  };
+  return f(caf::meta::type_name("dispatch_order"), x.handle, x.attempt, x.sample, x.epoch, request.value, x.has_bootstrap,
+           x.bootstrap, caf::meta::load_callback(load));
+}
+
+/// DPController -> DPRank: tell the engine to stop these. Never overtakes the dispatch of the same request.
+struct abort_order {
+  core::rank_epoch epoch = 0;
+  std::vector<std::string> engine_rids;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, abort_order& x) {
+  return f(caf::meta::type_name("abort_order"), x.epoch, x.engine_rids);
+}
+
+/// DPController -> DPRank, in answer to its going down: what the engine still runs if it ever comes back by itself. It is
+/// aborted before the rank gets work again.
+struct ghost_requests {
+  core::rank_epoch epoch = 0;
+  std::vector<std::string> engine_rids;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, ghost_requests& x) {
+  return f(caf::meta::type_name("ghost_requests"), x.epoch, x.engine_rids);
+}
+
+/// DPController -> DPRank, periodically: by this a silence is judged.
+struct outstanding_work {
+  std::uint32_t requests = 0;
+  std::uint64_t prefill_tokens = 0;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, outstanding_work& x) {
+  return f(caf::meta::type_name("outstanding_work"), x.requests, x.prefill_tokens);
+}
+
+/// A DP RANK: one engine rank of a pool, through all of its incarnations. Owns its epoch, its state and its layout.
+using dp_rank_actor = caf::typed_actor<
+    // Its link: HELLO, registration, loss, return.
+    caf::reacts_to<link_event>,
+    // Work and its end.
+    caf::reacts_to<dispatch_order>, caf::reacts_to<abort_order>, caf::reacts_to<ghost_requests>,
+    // By what a silence is judged.
+    caf::reacts_to<outstanding_work>,
+    // The controller was (re)started: announce yourself again.
+    caf::reacts_to<peer_changed>,
+    // Internal: silence.
+    caf::reacts_to<tick_atom>,
+    // Fault injection.
+    caf::reacts_to<crash_atom>,
+    // Conforms to STATUS.
+    caf::replies_to<status_atom>::with<actor_status>>;
+
+} // namespace rankwise

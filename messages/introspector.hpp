@@ -1,0 +1,40 @@
+#pragma once
+
+#include "messages/common.hpp"
+#include "messages/dp_controller.hpp"
+#include "messages/request_manager.hpp"
+
+#include <caf/typed_actor.hpp>
+
+namespace rankwise {
+
+/// Everything that an operator may want to see at once. Parts that did not answer within 500 ms are missing and named.
+struct node_snapshot {
+  std::vector<actor_status> actors; ///< Supervisor first, then its children
+  std::vector<pool_view> pools;
+  core::request_counts requests;
+  bool requests_known = false;
+  std::uint64_t open_streams = 0;
+  bool degraded = false;
+  std::string degraded_reason;
+  std::vector<std::string> silent; ///< "dp_controller unified"
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, node_snapshot& x) {
+  return f(caf::meta::type_name("node_snapshot"), x.actors, x.pools, x.requests, x.requests_known, x.open_streams,
+           x.degraded, x.degraded_reason, x.silent);
+}
+
+/// The INTROSPECTOR: asks the others and puts their answers together. Owns nothing; waits for nobody longer than 500 ms.
+using introspector_actor = caf::typed_actor<
+    // The whole node.
+    caf::replies_to<snapshot_atom>::with<node_snapshot>,
+    // At most so many open requests.
+    caf::replies_to<list_atom, std::uint64_t>::with<request_list>,
+    // Fault injection.
+    caf::reacts_to<crash_atom>,
+    // Conforms to STATUS.
+    caf::replies_to<status_atom>::with<actor_status>>;
+
+} // namespace rankwise

@@ -1,0 +1,276 @@
+#include "core/pool_controller.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace rankwise::core {
+
+namespace {
+
+std::string quoted_rank(const pool_options& pool, std::int64_t rank) {
+  return "rank " + std::to_string(rank) + " of pool " + pool.name;
+}
+
+} // namespace
+
+pool_controller::pool_controller(pool_options options)
+    : options_(std::move(options)), ledger_(options_.ledger), policy_(make_policy(options_.policy, options_.tuning)),
+      ranks_(options_.ranks_max) {
+  if (policy_ == nullptr)
+    throw std::invalid_argument("policy: no policy is named \"" + options_.policy + "\"");
+  views_.reserve(options_.ranks_max);
+}
+
+std::uint32_t pool_controller::dp_size() const noexcept {
+  std::uint32_t size = 1;
+  for (std::uint16_t i = 0; i < ranks_.size(); ++i)
+    if (ranks_[i].known)
+      size = std::max({size, i + 1u, ranks_[i].announced.data_parallel_size});
+  return std::min<std::uint32_t>(size, options_.ranks_max);
+}
+
+std::size_t pool_controller::ranks_up() const noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(ranks_.begin(), ranks_.end(), [](const entry& e) { return e.state == rank_state::ready; }));
+}
+
+refusal pool_controller::refuse(const place_order& order, failure reason, std::string text) {
+  ++counts_.refused;
+  refusal r;
+  r.handle = order.handle;
+  r.attempt = order.attempt;
+  r.pool = options_.index;
+  r.reason = reason;
+  r.text = std::move(text);
+  return r;
+}
+
+void pool_controller::collect_views(timestamp now, rank_state wanted) {
+  views_.clear();
+  for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
+    const auto& e = ranks_[i];
+    if (!e.known || e.state != wanted)
+      continue;
+    const auto f = ledger_.of(i, now);
+    rank_view v;
+    v.rank = i;
+    v.requests = f.requests;
+    v.tokens = f.tokens;
+    v.prefill_tokens = f.prefill_tokens;
+    v.kv_capacity = e.announced.kv_capacity;
+    v.max_running = e.announced.max_running;
+    v.report_age = f.report_age;
+    v.stale = f.stale;
+    if (e.announced.renewed && options_.slow_start.count() > 0) {
+      const auto since = std::max(now - e.ready_since, duration{0});
+      v.share = std::clamp(static_cast<double>(since.count()) / static_cast<double>(options_.slow_start.count()), 0.1, 1.0);
+    }
+    views_.push_back(v);
+  }
+}
+
+std::variant<placement, refusal> pool_controller::place(const place_order& order, timestamp now) {
+  const auto& request = *order.request;
+  placement_request wanted;
+  wanted.prompt_tokens = request.input_ids.size();
+  wanted.max_new_tokens = static_cast<std::uint64_t>(std::max(request.sampling.max_new_tokens, 0));
+  wanted.dp_size = dp_size();
+  if (request.bootstrap)
+    wanted.bootstrap_room = request.bootstrap->room;
+  const auto limit = wanted.prompt_tokens + wanted.max_new_tokens;
+
+  if (ledger_.find(order.handle) != nullptr)
+    return refuse(order, failure::duplicate_rid, "handle " + std::to_string(order.handle) + " is charged already");
+  if (ledger_.charge_count() >= options_.requests_in_flight_max)
+    return refuse(order, failure::requests_in_flight_max,
+                  "pool " + options_.name + " has " + std::to_string(ledger_.charge_count()) +
+                      " requests in flight, requests_in_flight_max is " +
+                      std::to_string(options_.requests_in_flight_max));
+  if (ledger_.limit_tokens() + limit > options_.tokens_in_flight_max)
+    return refuse(order, failure::tokens_in_flight_max,
+                  "pool " + options_.name + " has " + std::to_string(ledger_.limit_tokens()) +
+                      " tokens in flight, this request may take " + std::to_string(limit) +
+                      ", tokens_in_flight_max is " + std::to_string(options_.tokens_in_flight_max));
+
+  std::optional<std::uint16_t> chosen;
+  // A pin speaks of the ranks that decode; a prefill leg is bound by its room alone.
+  if (request.data_parallel_rank && options_.role != pool_role::prefill) {
+    const auto pin = *request.data_parallel_rank;
+    if (pin < 0 || static_cast<std::uint32_t>(pin) >= wanted.dp_size)
+      return refuse(order, failure::invalid_argument,
+                    "data_parallel_rank: " + std::to_string(pin) + ", pool " + options_.name + " has ranks 0 to " +
+                        std::to_string(wanted.dp_size - 1));
+    const auto& e = ranks_[static_cast<std::size_t>(pin)];
+    const bool usable = e.known && (e.state == rank_state::ready || e.state == rank_state::suspect);
+    if (usable)
+      chosen = static_cast<std::uint16_t>(pin);
+    else if (!options_.pin_is_hint)
+      return refuse(order, failure::pinned_rank_unavailable,
+                    "data_parallel_rank: " + quoted_rank(options_, pin) + " is " +
+                        std::string{e.known ? to_string(e.state) : "absent"});
+  }
+  // A room that a gateway minted is followed on prefill whatever the policy: the decode side looks for it there.
+  const bool follow_room = options_.role == pool_role::prefill && wanted.bootstrap_room.has_value();
+  if (!chosen && follow_room) {
+    const auto rank = static_cast<std::uint16_t>(static_cast<std::uint64_t>(*wanted.bootstrap_room) % wanted.dp_size);
+    const auto& e = ranks_[rank];
+    if (!e.known || (e.state != rank_state::ready && e.state != rank_state::suspect))
+      return refuse(order, failure::no_rank_available,
+                    "bootstrap_room: " + std::to_string(*wanted.bootstrap_room) + " belongs to " +
+                        quoted_rank(options_, rank) + ", which is " +
+                        std::string{e.known ? to_string(e.state) : "absent"});
+    chosen = rank;
+  }
+  if (!chosen) {
+    collect_views(now, rank_state::ready);
+    if (views_.empty())
+      collect_views(now, rank_state::suspect); // silence alone must not stop a pool
+    if (views_.empty())
+      return refuse(order, failure::no_rank_available, "no rank of pool " + options_.name + " can take work");
+    const auto best = policy_->choose(views_, wanted);
+    if (!best)
+      return refuse(order, failure::no_rank_available,
+                    "policy " + options_.policy + " names a rank of pool " + options_.name + " that cannot take work");
+    chosen = best->rank;
+  }
+
+  auto& e = ranks_[*chosen];
+  ledger::charge c;
+  c.rank = *chosen;
+  c.epoch = e.announced.epoch;
+  c.prompt_tokens = wanted.prompt_tokens;
+  c.limit_tokens = limit;
+  c.attempt = order.attempt;
+  if (!ledger_.add(order.handle, c))
+    return refuse(order, failure::no_rank_available, quoted_rank(options_, *chosen) + " is not open");
+  policy_->on_placed(*chosen, wanted);
+  ++e.placements;
+  ++counts_.placed;
+
+  placement p;
+  p.handle = order.handle;
+  p.attempt = order.attempt;
+  p.rank = {options_.index, *chosen};
+  p.epoch = e.announced.epoch;
+  p.dp_size = wanted.dp_size;
+  p.bootstrap_host = options_.bootstrap_host;
+  p.bootstrap_port = options_.bootstrap_port;
+  return p;
+}
+
+std::vector<request_handle> pool_controller::rank_up(const rank_announcement& rank, timestamp now) {
+  if (rank.rank.pool != options_.index || rank.rank.rank >= ranks_.size())
+    return {};
+  auto& e = ranks_[rank.rank.rank];
+  if (e.known && rank.epoch < e.announced.epoch)
+    return {};
+  const bool same_epoch = e.known && e.announced.epoch == rank.epoch;
+  e.known = true;
+  e.announced = rank;
+  e.state = rank_state::ready;
+  if (!same_epoch)
+    e.ready_since = now;
+  return ledger_.open(rank.rank.rank, rank.epoch);
+}
+
+void pool_controller::rank_paused(rank_id rank, rank_epoch epoch, rank_state state) {
+  if (rank.pool != options_.index || rank.rank >= ranks_.size())
+    return;
+  auto& e = ranks_[rank.rank];
+  if (e.known && e.announced.epoch == epoch && e.state != rank_state::down)
+    e.state = state;
+}
+
+std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch epoch) {
+  if (rank.pool != options_.index || rank.rank >= ranks_.size())
+    return {};
+  auto& e = ranks_[rank.rank];
+  if (!e.known || e.announced.epoch != epoch)
+    return {};
+  e.state = rank_state::down;
+  return ledger_.close(rank.rank);
+}
+
+void pool_controller::progress(const batch_progress& p, timestamp now) {
+  for (const auto handle : p.first_tokens)
+    ledger_.first_token(handle, now);
+  for (const auto handle : p.ended)
+    static_cast<void>(end(handle, now));
+  ledger_.set_generated(p.rank.rank, p.epoch, p.generated_tokens);
+}
+
+bool pool_controller::release(request_handle handle, timestamp now) {
+  return ledger_.release(handle, now);
+}
+
+std::optional<ledger::charge> pool_controller::end(request_handle handle, timestamp now) {
+  auto ended = ledger_.end(handle, now);
+  ++(ended ? counts_.charges_ended : counts_.ends_of_unknown_charges);
+  return ended;
+}
+
+report_verdict pool_controller::report(const load_report& r) {
+  const auto verdict = r.rank.pool == options_.index ? ledger_.report(r) : report_verdict::unknown_rank;
+  ++counts_.reports[static_cast<std::size_t>(verdict)];
+  if (verdict == report_verdict::accepted)
+    policy_->on_report(r);
+  return verdict;
+}
+
+std::vector<request_handle> pool_controller::restore(const std::vector<leg_record>& legs, timestamp now) {
+  std::vector<request_handle> lost;
+  for (const auto& leg : legs) {
+    ledger::charge c;
+    c.rank = leg.rank.rank;
+    c.epoch = leg.epoch;
+    c.prompt_tokens = leg.request->input_ids.size();
+    c.limit_tokens = c.prompt_tokens + static_cast<std::uint64_t>(std::max(leg.request->sampling.max_new_tokens, 0));
+    c.attempt = leg.attempt;
+    c.released = leg.released;
+    if (c.released)
+      c.limit_tokens = 0;
+    if (ledger_.find(leg.handle) != nullptr)
+      continue;
+    if (leg.rank.rank >= ranks_.size() || !ledger_.add(leg.handle, c)) {
+      lost.push_back(leg.handle);
+      continue;
+    }
+    if (leg.prefilled)
+      ledger_.first_token(leg.handle, now);
+    placement_request r;
+    r.prompt_tokens = c.prompt_tokens;
+    policy_->on_placed(c.rank, r);
+  }
+  return lost;
+}
+
+std::vector<rank_row> pool_controller::rows(timestamp now) const {
+  std::vector<rank_row> result;
+  for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
+    const auto& e = ranks_[i];
+    if (!e.known)
+      continue;
+    const auto f = ledger_.of(i, now);
+    rank_row row;
+    row.rank = {options_.index, i};
+    row.epoch = e.announced.epoch;
+    row.state = e.state;
+    row.requests = f.requests;
+    row.tokens = f.tokens;
+    row.prefill_tokens = f.prefill_tokens;
+    row.kv_capacity = e.announced.kv_capacity;
+    row.max_running = e.announced.max_running;
+    row.placements = e.placements;
+    if (const auto& report = ledger_.newest_report(i)) {
+      row.reported = true;
+      row.report_age_s = to_seconds(now - report->received_at);
+      row.reported_running = report->num_running;
+      row.reported_waiting = report->num_waiting;
+      row.reported_kv_used = report->kv_used_tokens;
+    }
+    result.push_back(row);
+  }
+  return result;
+}
+
+} // namespace rankwise::core

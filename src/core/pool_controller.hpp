@@ -1,0 +1,112 @@
+#pragma once
+
+#include "core/ledger.hpp"
+#include "core/placement.hpp"
+#include "core/policy.hpp"
+#include "core/rank_machine.hpp"
+
+#include <array>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace rankwise::core {
+
+struct pool_options {
+  std::string name = "unified";
+  std::uint16_t index = 0;
+  pool_role role = pool_role::unified;
+  std::uint16_t ranks_max = 64;
+  std::uint16_t ranks_awaited = 1;
+  std::uint32_t requests_in_flight_max = 8192;
+  std::uint64_t tokens_in_flight_max = 1ull << 32; ///< prompts plus the most that may be generated
+  bool pin_is_hint = false;
+  std::string policy = "headroom";
+  policy_options tuning;
+  ledger_options ledger;
+  duration slow_start = std::chrono::seconds{2};
+  std::string bootstrap_host = "127.0.0.1"; ///< prefill pools: where the engines hand KV over
+  std::int32_t bootstrap_port = 8998;
+};
+
+/// What a controller shows of one rank.
+struct rank_row {
+  rank_id rank;
+  rank_epoch epoch = 0;
+  rank_state state = rank_state::joining;
+  std::uint32_t requests = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t prefill_tokens = 0;
+  std::uint64_t kv_capacity = 0;
+  std::uint32_t max_running = 0;
+  std::uint64_t placements = 0;
+  bool reported = false;
+  double report_age_s = -1; ///< -1: nothing reported in this epoch
+  std::uint32_t reported_running = 0;
+  std::uint32_t reported_waiting = 0;
+  std::uint64_t reported_kv_used = 0;
+};
+
+/// Counts since the controller was started.
+struct controller_counts {
+  std::uint64_t placed = 0;
+  std::uint64_t refused = 0;
+  std::uint64_t charges_ended = 0;
+  std::uint64_t ends_of_unknown_charges = 0;
+  std::array<std::uint64_t, report_verdict_count> reports{};
+};
+
+/// The thinking of one pool's DPController: admission, policy and ledger. Select and charge are one step.
+class pool_controller {
+public:
+  explicit pool_controller(pool_options options);
+
+  [[nodiscard]] const pool_options& options() const noexcept { return options_; }
+  [[nodiscard]] const controller_counts& counts() const noexcept { return counts_; }
+
+  [[nodiscard]] std::variant<placement, refusal> place(const place_order& order, timestamp now);
+
+  /// A rank that takes work under `epoch`. Returns the handles that were charged to an earlier epoch of it.
+  std::vector<request_handle> rank_up(const rank_announcement& rank, timestamp now);
+  /// Suspect or draining: no new work, charges kept.
+  void rank_paused(rank_id rank, rank_epoch epoch, rank_state state);
+  /// Down: its charges are dropped; their handles are returned. Nothing for an older epoch.
+  std::vector<request_handle> rank_down(rank_id rank, rank_epoch epoch);
+
+  void progress(const batch_progress& p, timestamp now);
+  bool release(request_handle handle, timestamp now);
+  std::optional<ledger::charge> end(request_handle handle, timestamp now);
+  report_verdict report(const load_report& r);
+
+  /// After a restart: takes over what RequestManager knows to be placed. Returns handles whose rank is gone.
+  std::vector<request_handle> restore(const std::vector<leg_record>& legs, timestamp now);
+
+  /// Ranks of the pool by which its engines reduce rooms: what the ranks registered, at least those that joined.
+  [[nodiscard]] std::uint32_t dp_size() const noexcept;
+  [[nodiscard]] std::size_t ranks_up() const noexcept;
+  [[nodiscard]] std::vector<rank_row> rows(timestamp now) const;
+  [[nodiscard]] std::size_t charge_count() const noexcept { return ledger_.charge_count(); }
+
+private:
+  struct entry {
+    bool known = false;
+    rank_announcement announced;
+    rank_state state = rank_state::down;
+    timestamp ready_since{};
+    bool first_epoch = true;
+    std::uint64_t placements = 0;
+  };
+
+  [[nodiscard]] refusal refuse(const place_order& order, failure reason, std::string text);
+  void collect_views(timestamp now, rank_state wanted);
+
+  pool_options options_;
+  ledger ledger_;
+  std::unique_ptr<policy> policy_;
+  std::vector<entry> ranks_;      // by rank number, ranks_max entries
+  std::vector<rank_view> views_;  // reused, so that a decision allocates nothing
+  controller_counts counts_;
+};
+
+} // namespace rankwise::core

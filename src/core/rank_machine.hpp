@@ -1,0 +1,86 @@
+#pragma once
+
+#include "core/ids.hpp"
+#include "core/time.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rankwise::core {
+
+/// docs/state_machines.md draws the transitions and numbers them.
+enum class rank_state : std::uint8_t {
+  joining = 0,  ///< said HELLO, has not registered
+  ready = 1,    ///< takes work
+  suspect = 2,  ///< silent while work is outstanding: no new work, old work kept
+  down = 3,     ///< dead, frozen or cut off: its work ends or moves
+  draining = 4, ///< no new work, old work ends
+  parked = 5,   ///< its actor crashed too often
+};
+
+inline constexpr std::uint8_t rank_state_count = 6;
+[[nodiscard]] std::string_view to_string(rank_state s) noexcept;
+
+/// What a rank that takes work tells its controller.
+struct rank_announcement {
+  rank_id rank;
+  rank_epoch epoch = 0;
+  std::uint64_t kv_capacity = 0;
+  std::uint32_t max_running = 0;
+  std::uint64_t chunk_tokens = 0;
+  std::uint32_t data_parallel_size = 1;
+  bool renewed = false; ///< not the first epoch of this rank: starts at a small share
+};
+
+struct rank_timing {
+  /// Work is outstanding and nothing was heard for this long, beyond what its pending prefill explains: suspect. Down comes
+  /// from the link (heartbeats tell a frozen process or a cut link from a long step), never from silence alone.
+  duration suspect_after = std::chrono::seconds{5};
+  /// The slowest prefill that is still believed, in tokens per second.
+  double prefill_tokens_per_s_min = 1000;
+};
+
+/// Why a rank changed state, for people.
+struct rank_transition {
+  rank_state from = rank_state::joining;
+  rank_state to = rank_state::joining;
+  rank_epoch epoch = 0;
+  std::string cause;
+};
+
+/// The life of one rank, as its DPRank actor sees it. Every input returns the transition it caused, if any.
+class rank_machine {
+public:
+  rank_machine(rank_id id, rank_timing timing) : id_(id), timing_(timing) {}
+
+  /// T1/T6: a HELLO opened a new incarnation.
+  std::optional<rank_transition> on_hello(rank_epoch epoch, std::string_view cause);
+  /// T2: it registered; it takes work.
+  std::optional<rank_transition> on_registered(rank_epoch epoch, timestamp now);
+  /// T5: link lost, ENGINE_CORE_DEAD. Older epochs are ignored.
+  std::optional<rank_transition> on_lost(rank_epoch epoch, std::string_view cause);
+  /// T7: the same process is back on its old endpoints, as a new epoch.
+  std::optional<rank_transition> on_reconnected(rank_epoch epoch, timestamp now);
+  /// T3/T4: called now and then with what is outstanding on the rank and when its link last brought an output.
+  std::optional<rank_transition> on_tick(timestamp now, std::uint32_t outstanding, std::uint64_t prefill_tokens,
+                                         timestamp last_output);
+
+  [[nodiscard]] rank_state state() const noexcept { return state_; }
+  [[nodiscard]] rank_epoch epoch() const noexcept { return epoch_; }
+  [[nodiscard]] rank_id id() const noexcept { return id_; }
+
+private:
+  rank_transition go(rank_state to, std::string_view cause);
+
+  rank_id id_;
+  rank_timing timing_;
+  rank_state state_ = rank_state::joining;
+  rank_epoch epoch_ = 0;
+  timestamp quiet_since_{};  // last output, or when work became outstanding on a quiet rank
+  bool was_outstanding_ = false;
+};
+
+} // namespace rankwise::core
