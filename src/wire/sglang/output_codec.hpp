@@ -80,8 +80,9 @@ inline constexpr std::uint32_t output_depth_max = 32; ///< nesting of arrays and
 // ------------------------------------------------------------
 
 /// As `BatchTokenIDSlimOutput.from_full` builds it: all 27 columns, none of them nil. No load = zeros, as when the
-/// snapshot failed.
-[[nodiscard]] std::string encode_token_output(const token_output& batch);
+/// snapshot failed. `raw_load`, when not empty, is msgpack that takes the place of the four load columns: simulated
+/// ranks that report nonsense use it.
+[[nodiscard]] std::string encode_token_output(const token_output& batch, std::string_view raw_load = {});
 /// As `send_terminal_abort` builds it: one rid, no token, columns 17-27 nil. `status` 0 = none.
 [[nodiscard]] std::string encode_terminal_abort(std::string_view rid, std::string_view message, std::int32_t status,
                                                 std::uint32_t engine_index, const std::optional<load_tail>& load);

@@ -49,7 +49,7 @@ void write_empty_column(msgpack_writer& writer, std::size_t rows, char byte) {
 
 } // namespace
 
-std::string encode_token_output(const token_output& batch) {
+std::string encode_token_output(const token_output& batch, std::string_view raw_load) {
   const auto& items = batch.items;
   const std::size_t rows = items.size();
   std::string frame;
@@ -83,7 +83,11 @@ std::string encode_token_output(const token_output& batch) {
   write_empty_column(writer, rows, msgpack_writer::empty_array_byte); // output_token_logprobs_val
   write_empty_column(writer, rows, msgpack_writer::empty_array_byte); // output_token_logprobs_idx
   writer.unsigned_number(batch.engine_index);
-  write_load(writer, batch.load);
+  if (raw_load.empty()) {
+    write_load(writer, batch.load);
+  } else {
+    writer.raw(raw_load);
+  }
   write_column(writer, items, [&](const output_item& item) {
     item.finish_status == 0 ? writer.nil() : writer.number(item.finish_status);
   });
