@@ -1,0 +1,69 @@
+#pragma once
+
+#include "io/grpc/counter.hpp"
+#include "io/grpc/server.hpp"
+
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+/// Private to src/io/grpc: what the server's loop and its connections share. I/O thread only, but for the counters.
+namespace rankwise::io::grpc {
+
+class connection;
+class stream;
+
+using steady_time = std::chrono::steady_clock::time_point;
+
+struct live_counters {
+  counter connections_accepted, connections_refused, connections_now;
+  counter calls_started, calls_refused, calls_cancelled, calls_now;
+  counter bytes_read, bytes_written, messages_read, messages_written, writes;
+  counter resets_received, protocol_errors, handler_exceptions, wakes;
+};
+
+using any_method = std::variant<unary_method, streaming_method, bidirectional_method>;
+
+struct string_hash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view s) const noexcept { return std::hash<std::string_view>{}(s); }
+};
+
+/// Open calls by id. An id is the slot in the low bits and a count above them, so a lookup is one index and one
+/// compare, and an id never comes back.
+class call_table {
+ public:
+  [[nodiscard]] call_id insert(stream* s);
+  void erase(call_id id) noexcept;
+  [[nodiscard]] stream* find(call_id id) const noexcept;
+
+ private:
+  static constexpr unsigned slot_bits = 24;
+  static constexpr call_id slot_mask = (call_id{1} << slot_bits) - 1;
+
+  struct slot {
+    call_id id = 0;
+    stream* open = nullptr;
+  };
+  std::vector<slot> slots_;
+  std::vector<std::uint32_t> free_;
+  call_id count_ = 0;
+};
+
+struct io_context {
+  explicit io_context(server_options o) : options(std::move(o)) {}
+
+  const server_options options;
+  std::unordered_map<std::string, any_method, string_hash, std::equal_to<>> methods;
+  live_counters counters;
+  call_table calls;
+  std::multimap<steady_time, call_id> deadlines;
+  std::vector<connection*> dirty;           ///< Connections to flush at the end of the round.
+  std::size_t unfinished_request_bytes = 0; ///< Held by calls whose request is not complete.
+  std::string scratch;                      ///< The message being pulled.
+  steady_time now{};                        ///< Of this round.
+};
+
+} // namespace rankwise::io::grpc
