@@ -444,7 +444,7 @@ void engine_rank_model::prefill_done(timestamp now, request& r) {
   ++pd_waiting_;
   if (const auto asked = queries_.find(r.asked.bootstrap->room); asked != queries_.end()) {
     const std::uint64_t query = asked->second.query;
-    queries_.erase(asked);
+    close_query(asked);
     start_transfer(now, r, query);
     return;
   }
@@ -475,7 +475,18 @@ void engine_rank_model::fail_partner(const request& r, std::string_view why, ran
     out.answers.push_back({*r.query, false, std::string(why)});
   } else if (const auto open = queries_.find(r.asked.bootstrap->room); open != queries_.end()) {
     out.answers.push_back({open->second.query, false, std::string(why)});
-    queries_.erase(open);
+    close_query(open);
+  }
+}
+
+void engine_rank_model::close_query(std::unordered_map<std::int64_t, open_query>::iterator query) {
+  queries_.erase(query);
+  const auto is_open = [&](const auto& end) {
+    const auto open = queries_.find(end.second);
+    return open != queries_.end() && open->second.until == end.first;
+  };
+  while (!query_ends_.empty() && !is_open(query_ends_.front())) {
+    query_ends_.pop_front();
   }
 }
 

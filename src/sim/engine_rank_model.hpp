@@ -183,6 +183,7 @@ class engine_rank_model {
   void start_transfer(core::timestamp now, request& r, std::uint64_t query);
   void fail(request& r, std::string message, std::int32_t status, rank_outputs& out);
   void fail_partner(const request& r, std::string_view why, rank_outputs& out);
+  void close_query(std::unordered_map<std::int64_t, open_query>::iterator query);
   void set_timer(request& r, std::optional<core::timestamp> at);
   void forget(request& r);
   engine_rank_options options_;
