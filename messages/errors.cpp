@@ -1,5 +1,6 @@
 #include "messages/errors.hpp"
 
+#include <caf/make_message.hpp>
 #include <caf/message.hpp>
 
 namespace rankwise {

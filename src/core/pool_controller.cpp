@@ -244,6 +244,11 @@ std::vector<request_handle> pool_controller::restore(const std::vector<leg_recor
   return lost;
 }
 
+bool pool_controller::is_prefilled(request_handle handle) const {
+  const auto* c = ledger_.find(handle);
+  return c != nullptr && c->prefilled;
+}
+
 std::vector<rank_row> pool_controller::rows(timestamp now) const {
   std::vector<rank_row> result;
   for (std::uint16_t i = 0; i < ranks_.size(); ++i) {

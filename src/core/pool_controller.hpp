@@ -86,6 +86,8 @@ public:
   [[nodiscard]] std::uint32_t dp_size() const noexcept;
   [[nodiscard]] std::size_t ranks_up() const noexcept;
   [[nodiscard]] std::vector<rank_row> rows(timestamp now) const;
+  [[nodiscard]] ledger::figures figures(std::uint16_t rank, timestamp now) const { return ledger_.of(rank, now); }
+  [[nodiscard]] bool is_prefilled(request_handle handle) const;
   [[nodiscard]] std::size_t charge_count() const noexcept { return ledger_.charge_count(); }
 
 private:

@@ -1,0 +1,304 @@
+#include "actors/dp_controller.hpp"
+
+#include "messages/type_ids.hpp"
+#include "wire/sglang/engine_rid.hpp"
+
+#include <caf/all.hpp>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+namespace rankwise {
+
+namespace {
+
+using self_ptr = dp_controller_actor::stateful_pointer<dp_controller_state>;
+using timer = handler_timer<dp_controller_actor::stateful_base<dp_controller_state>>;
+using charged_leg = dp_controller_state::charged_leg;
+
+std::string engine_rid_of(core::request_handle handle, const charged_leg& leg) {
+  std::optional<std::uint32_t> sample;
+  if (leg.request->samples > 1)
+    sample = leg.sample;
+  return wire::sglang::make_engine_rid(leg.request->rid, sample, handle, leg.attempt);
+}
+
+void dispatch(self_ptr self, core::request_handle handle, const charged_leg& leg,
+              const core::bootstrap_info* bootstrap) {
+  dispatch_order order;
+  order.handle = handle;
+  order.attempt = leg.attempt;
+  order.sample = leg.sample;
+  order.epoch = leg.epoch;
+  order.request = leg.request;
+  if (bootstrap != nullptr) {
+    order.has_bootstrap = true;
+    order.bootstrap = *bootstrap;
+  }
+  self->send(self->state.ranks[leg.rank], std::move(order));
+}
+
+// Select, charge, tell RequestManager, dispatch: in this order and without anything that can fail in between, so that a
+// crash leaves either nothing or a leg that RequestManager knows of.
+void place(self_ptr self, core::place_order& order) {
+  auto& st = self->state;
+  auto result = st.pool->place(order, self->clock().now());
+  if (auto* refused = std::get_if<core::refusal>(&result)) {
+    self->send(st.manager, std::move(*refused));
+    return;
+  }
+  auto& placed = std::get<core::placement>(result);
+  auto& leg = st.legs[order.handle];
+  leg = charged_leg{placed.rank.rank, placed.epoch, order.attempt, order.sample, order.hold, std::move(order.request)};
+  self->send(st.manager, std::move(placed));
+  if (!leg.held)
+    dispatch(self, order.handle, leg, leg.request->bootstrap ? &*leg.request->bootstrap : nullptr);
+}
+
+void carry_out(self_ptr self, pool_orders& orders) {
+  auto& st = self->state;
+  const auto now = self->clock().now();
+  for (const auto handle : orders.releases)
+    st.pool->release(handle, now);
+  std::map<std::uint16_t, abort_order> aborts; // by rank
+  for (const auto& end : orders.ends) {
+    st.pool->end(end.handle, now);
+    const auto found = st.legs.find(end.handle);
+    if (found == st.legs.end())
+      continue;
+    const auto& leg = found->second;
+    if (end.abort && !leg.held) {
+      auto& abort = aborts[leg.rank];
+      abort.epoch = leg.epoch;
+      abort.engine_rids.push_back(engine_rid_of(end.handle, leg));
+    }
+    st.legs.erase(found);
+  }
+  for (auto& [rank, abort] : aborts)
+    if (st.ranks[rank] != nullptr)
+      self->send(st.ranks[rank], std::move(abort));
+  for (auto& order : orders.places)
+    place(self, order);
+  for (const auto& commit : orders.commits) {
+    const auto found = st.legs.find(commit.handle);
+    if (found == st.legs.end() || !found->second.held)
+      continue;
+    auto& leg = found->second;
+    leg.held = false;
+    self->send(st.manager, leg_dispatched{st.config.pool.index, commit.handle, leg.attempt});
+    dispatch(self, commit.handle, leg, &commit.bootstrap);
+  }
+}
+
+/// Forgets legs whose charge is gone with their rank. Returns the rids that the engine may still run.
+std::vector<std::string> forget(self_ptr self, const std::vector<core::request_handle>& handles) {
+  auto& st = self->state;
+  std::vector<std::string> ghosts;
+  for (const auto handle : handles) {
+    const auto found = st.legs.find(handle);
+    if (found == st.legs.end())
+      continue;
+    if (!found->second.held)
+      ghosts.push_back(engine_rid_of(handle, found->second));
+    st.legs.erase(found);
+  }
+  return ghosts;
+}
+
+void settle(self_ptr self) {
+  auto& st = self->state;
+  if (!st.settling)
+    return;
+  st.settling = false;
+  auto legs = std::move(st.waiting_legs);
+  const auto lost = st.pool->restore(legs, self->clock().now());
+  for (auto& leg : legs)
+    st.legs[leg.handle] = charged_leg{leg.rank.rank, leg.epoch, leg.attempt, leg.sample, leg.held, leg.request};
+  std::map<std::pair<std::uint16_t, core::rank_epoch>, std::vector<core::request_handle>> lost_by_rank;
+  for (const auto handle : lost) {
+    const auto& leg = st.legs.at(handle);
+    lost_by_rank[{leg.rank, leg.epoch}].push_back(handle);
+  }
+  for (auto& [key, handles] : lost_by_rank) {
+    forget(self, handles);
+    self->send(st.manager, rank_lost{{st.config.pool.index, key.first}, key.second, std::move(handles),
+                                     "gone while the controller was restarted"});
+  }
+  auto waiting = std::move(st.waiting_orders);
+  for (auto& orders : waiting)
+    carry_out(self, orders);
+}
+
+void take_up(self_ptr self, const rank_up& m) {
+  auto& st = self->state;
+  const auto number = m.rank.rank.rank;
+  if (m.rank.rank.pool != st.config.pool.index || number >= st.ranks.size())
+    return;
+  auto handle = caf::actor_cast<dp_rank_actor>(m.handle);
+  const bool other_actor = st.ranks[number] != nullptr && st.ranks[number] != handle;
+  const auto old_epoch = st.epochs[number];
+  st.ranks[number] = handle;
+  st.epochs[number] = m.rank.epoch;
+  auto dropped = st.pool->rank_up(m.rank, self->clock().now());
+  if (!dropped.empty()) {
+    auto ghosts = forget(self, dropped);
+    self->send(handle, ghost_requests{old_epoch, std::move(ghosts)});
+    self->send(st.manager,
+               rank_lost{m.rank.rank, old_epoch, std::move(dropped), "a new incarnation of the rank took its place"});
+  } else if (other_actor && old_epoch == m.rank.epoch) {
+    // The DPRank actor was restarted under a living link: what stood in its mailbox is lost. Legs that showed no token may
+    // never have been sent: they are taken back and placed again; the others go on.
+    abort_order abort;
+    abort.epoch = m.rank.epoch;
+    std::vector<core::request_handle> doubtful;
+    for (const auto& [h, leg] : st.legs) {
+      if (leg.rank == number && !leg.held && !st.pool->is_prefilled(h))
+        doubtful.push_back(h);
+    }
+    std::sort(doubtful.begin(), doubtful.end());
+    for (const auto h : doubtful)
+      st.pool->end(h, self->clock().now());
+    abort.engine_rids = forget(self, doubtful);
+    if (!doubtful.empty()) {
+      self->send(handle, std::move(abort));
+      self->send(st.manager, rank_lost{m.rank.rank, m.rank.epoch, std::move(doubtful), "its actor was restarted"});
+    }
+  }
+  if (st.settling && ++st.announced >= st.config.ranks_expected)
+    settle(self);
+}
+
+} // namespace
+
+dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_config config) {
+  auto& st = self->state;
+  st.config = std::move(config);
+  st.pool.emplace(st.config.pool);
+  st.ranks.resize(st.config.pool.ranks_max);
+  st.epochs.resize(st.config.pool.ranks_max);
+  st.told_idle.resize(st.config.pool.ranks_max, true);
+  st.settling = st.config.ranks_expected > 0;
+  end_on_exception(self);
+  self->delayed_send(self, st.settling ? st.config.settle_max : st.config.tick, tick_atom::value);
+
+  return {
+      [=](pool_orders& m) {
+        timer t{self, self->state.stats};
+        if (self->state.settling)
+          self->state.waiting_orders.push_back(std::move(m));
+        else
+          carry_out(self, m);
+      },
+      [=](const core::batch_progress& m) {
+        timer t{self, self->state.stats};
+        auto& s = self->state;
+        s.pool->progress(m, self->clock().now());
+        for (const auto handle : m.ended)
+          s.legs.erase(handle);
+      },
+      [=](const load_update& m) {
+        timer t{self, self->state.stats};
+        for (const auto& report : m.reports)
+          self->state.pool->report(report);
+      },
+      [=](const rank_up& m) {
+        timer t{self, self->state.stats};
+        take_up(self, m);
+      },
+      [=](const rank_not_up& m) {
+        timer t{self, self->state.stats};
+        auto& s = self->state;
+        if (m.rank.rank >= s.ranks.size())
+          return;
+        if (m.state == core::rank_state::suspect || m.state == core::rank_state::draining) {
+          s.pool->rank_paused(m.rank, m.epoch, m.state);
+          return;
+        }
+        auto handles = s.pool->rank_down(m.rank, m.epoch);
+        auto ghosts = forget(self, handles);
+        if (s.ranks[m.rank.rank] != nullptr)
+          self->send(s.ranks[m.rank.rank], ghost_requests{m.epoch, std::move(ghosts)});
+        if (!handles.empty())
+          self->send(s.manager, rank_lost{m.rank, m.epoch, std::move(handles), m.cause});
+      },
+      [=](const dispatch_failed& m) {
+        timer t{self, self->state.stats};
+        auto& s = self->state;
+        const auto found = s.legs.find(m.handle);
+        if (found == s.legs.end() || found->second.attempt != m.attempt)
+          return;
+        s.legs.erase(found);
+        s.pool->end(m.handle, self->clock().now());
+        core::refusal r;
+        r.handle = m.handle;
+        r.attempt = m.attempt;
+        r.pool = s.config.pool.index;
+        r.reason = core::failure::rank_queue_full;
+        r.retry = true;
+        r.text = m.reason;
+        self->send(s.manager, std::move(r));
+      },
+      [=](restore_ledger& m) {
+        timer t{self, self->state.stats};
+        auto& s = self->state;
+        if (m.legs.empty() && s.waiting_legs.empty())
+          return;
+        for (auto& leg : m.legs)
+          s.waiting_legs.push_back(std::move(leg));
+        if (!s.settling) {
+          s.settling = true; // nothing to wait for
+          settle(self);
+        }
+      },
+      [=](const peer_changed& m) {
+        timer t{self, self->state.stats};
+        auto& s = self->state;
+        s.manager = caf::actor_cast<request_manager_actor>(m.handle);
+        // Whatever its predecessor had placed belongs to nobody now: end it, on the engines too.
+        pool_orders orders;
+        for (const auto& [handle, leg] : s.legs)
+          orders.ends.push_back({handle, true});
+        carry_out(self, orders);
+      },
+      [=](list_atom) -> pool_view {
+        timer t{self, self->state.stats};
+        auto& s = self->state;
+        pool_view v;
+        v.pool = s.config.pool.index;
+        v.name = s.config.pool.name;
+        v.role = std::string{core::to_string(s.config.pool.role)};
+        v.policy = s.config.pool.policy;
+        v.ranks_awaited = s.config.pool.ranks_awaited;
+        v.ranks_up = static_cast<std::uint32_t>(s.pool->ranks_up());
+        v.dp_size = s.pool->dp_size();
+        v.charges = s.pool->charge_count();
+        v.counts = s.pool->counts();
+        v.ranks = s.pool->rows(self->clock().now());
+        return v;
+      },
+      [=](tick_atom) {
+        timer t{self, self->state.stats};
+        auto& s = self->state;
+        settle(self); // the time to wait for announcements is over
+        for (std::size_t i = 0; i < s.ranks.size(); ++i) {
+          if (s.ranks[i] == nullptr)
+            continue;
+          const auto f = s.pool->figures(static_cast<std::uint16_t>(i), self->clock().now());
+          if (f.requests == 0 && s.told_idle[i])
+            continue;
+          s.told_idle[i] = f.requests == 0;
+          self->send(s.ranks[i], outstanding_work{f.requests, f.prefill_tokens});
+        }
+        self->delayed_send(self, s.config.tick, tick_atom::value);
+      },
+      [=](crash_atom) { throw std::runtime_error("injected crash"); },
+      [=](status_atom) -> actor_status {
+        timer t{self, self->state.stats};
+        return make_status(self, self->state.stats, "dp_controller", self->state.config.pool.name,
+                           self->state.settling ? "settling" : "running");
+      },
+  };
+}
+
+} // namespace rankwise

@@ -1,0 +1,55 @@
+#pragma once
+
+#include "actors/handler_stats.hpp"
+#include "core/pool_controller.hpp"
+#include "messages/dp_controller.hpp"
+#include "messages/dp_rank.hpp"
+#include "messages/request_manager.hpp"
+
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+namespace rankwise {
+
+struct dp_controller_config {
+  core::pool_options pool;
+  /// After a restart: how many ranks will announce themselves. Placements wait for them, at most `settle_max`.
+  std::size_t ranks_expected = 0;
+  core::duration settle_max = std::chrono::milliseconds{300};
+  core::duration tick = std::chrono::milliseconds{250};
+};
+
+struct dp_controller_state {
+  static inline const char* name = "dp_controller";
+
+  /// A leg that is charged: what is needed to dispatch it later, or to abort it.
+  struct charged_leg {
+    std::uint16_t rank = 0;
+    core::rank_epoch epoch = 0;
+    std::uint32_t attempt = 0;
+    std::uint32_t sample = 0;
+    bool held = false;
+    core::request_ptr request;
+  };
+
+  dp_controller_config config;
+  std::optional<core::pool_controller> pool;
+  request_manager_actor manager;
+  std::vector<dp_rank_actor> ranks; // by rank number
+  std::vector<core::rank_epoch> epochs;
+  std::vector<bool> told_idle;      // by rank number: the last outstanding_work said 0
+  std::unordered_map<core::request_handle, charged_leg> legs;
+  handler_stats stats;
+
+  // Until all expected ranks are back: what has to wait. Bounded by what RequestManager lets in flight.
+  bool settling = false;
+  std::size_t announced = 0;
+  std::vector<core::leg_record> waiting_legs;
+  std::vector<pool_orders> waiting_orders;
+};
+
+dp_controller_actor::behavior_type
+dp_controller(dp_controller_actor::stateful_pointer<dp_controller_state> self, dp_controller_config config);
+
+} // namespace rankwise

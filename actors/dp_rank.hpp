@@ -1,0 +1,45 @@
+#pragma once
+
+#include "actors/handler_stats.hpp"
+#include "core/rank_link.hpp"
+#include "core/rank_machine.hpp"
+#include "messages/dp_controller.hpp"
+#include "messages/dp_rank.hpp"
+#include "wire/sglang/request_codec.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace rankwise {
+
+struct dp_rank_config {
+  core::rank_id id;
+  std::string pool_name;
+  core::rank_timing timing;
+  core::rank_link* link = nullptr; ///< outlives the actor system
+  core::duration tick = std::chrono::milliseconds{250};
+  /// How long a returning rank waits for the controller to say what it still runs.
+  core::duration ghosts_wait_max = std::chrono::seconds{1};
+};
+
+struct dp_rank_state {
+  static inline const char* name = "dp_rank";
+
+  dp_rank_config config;
+  std::optional<core::rank_machine> machine;
+  dp_controller_actor controller;
+  std::optional<wire::sglang::request_layout> layout;
+  core::rank_announcement announcement;
+  outstanding_work outstanding;
+  bool ticking = false;
+  bool announced = false;       // the controller counts on us under announcement.epoch
+  bool ever_ready = false;
+  bool waiting_for_ghosts = false;
+  std::string last_cause;
+  handler_stats stats;
+};
+
+dp_rank_actor::behavior_type dp_rank(dp_rank_actor::stateful_pointer<dp_rank_state> self, dp_rank_config config);
+
+} // namespace rankwise

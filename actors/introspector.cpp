@@ -1,0 +1,152 @@
+#include "actors/introspector.hpp"
+
+#include "messages/type_ids.hpp"
+
+#include <caf/all.hpp>
+
+#include <stdexcept>
+
+namespace rankwise {
+
+namespace {
+
+using self_ptr = introspector_actor::stateful_pointer<introspector_state>;
+using timer = handler_timer<introspector_actor::stateful_base<introspector_state>>;
+
+/// One round of questions. Lives until the last answer, or its absence, is in.
+struct round {
+  node_snapshot snapshot;
+  std::size_t open = 0;
+  caf::typed_response_promise<node_snapshot> promise;
+};
+using round_ptr = std::shared_ptr<round>;
+
+void answered(self_ptr self, const round_ptr& r) {
+  if (--r->open != 0)
+    return;
+  self->state.last = r->snapshot;
+  self->state.taken_at = self->clock().now();
+  r->promise.deliver(std::move(r->snapshot));
+}
+
+void ask_children(self_ptr self, const round_ptr& r, child_list& list) {
+  const auto answer_max = self->state.config.answer_max;
+  r->snapshot.degraded = list.degraded;
+  r->snapshot.degraded_reason = list.degraded_reason;
+  const auto base = r->snapshot.actors.size();
+  for (std::size_t i = 0; i < list.children.size(); ++i)
+    r->snapshot.actors.push_back(list.children[i].status);
+  for (std::size_t i = 0; i < list.children.size(); ++i) {
+    auto& child = list.children[i];
+    const auto full_name = child.status.role + (child.status.name.empty() ? "" : " " + child.status.name);
+    if (child.handle == nullptr) {
+      r->snapshot.silent.push_back(full_name);
+      continue;
+    }
+    const auto row = base + i;
+    ++r->open;
+    self->request(caf::actor_cast<caf::actor>(child.handle), answer_max, status_atom::value)
+        .then(
+            [=](const actor_status& s) {
+              auto& mine = r->snapshot.actors[row];
+              mine.state = s.state;
+              mine.mailbox_depth = s.mailbox_depth;
+              mine.handled = s.handled;
+              mine.longest_handler_ns = s.longest_handler_ns;
+              mine.answered = true;
+              answered(self, r);
+            },
+            [=](const caf::error&) {
+              r->snapshot.actors[row].state = "not answering";
+              r->snapshot.silent.push_back(full_name);
+              answered(self, r);
+            });
+    if (child.status.role == "dp_controller") {
+      ++r->open;
+      self->request(caf::actor_cast<dp_controller_actor>(child.handle), answer_max, list_atom::value)
+          .then(
+              [=](pool_view& v) {
+                r->snapshot.pools.push_back(std::move(v));
+                std::sort(r->snapshot.pools.begin(), r->snapshot.pools.end(),
+                          [](const pool_view& a, const pool_view& b) { return a.pool < b.pool; });
+                answered(self, r);
+              },
+              [=](const caf::error&) { answered(self, r); });
+    }
+    if (child.status.role == "request_manager") {
+      ++r->open;
+      self->request(caf::actor_cast<request_manager_actor>(child.handle), answer_max, counts_atom::value)
+          .then(
+              [=](const core::request_counts& c) {
+                r->snapshot.requests = c;
+                r->snapshot.requests_known = true;
+                answered(self, r);
+              },
+              [=](const caf::error&) { answered(self, r); });
+    }
+  }
+}
+
+} // namespace
+
+introspector_actor::behavior_type introspector(self_ptr self, introspector_config config) {
+  self->state.config = std::move(config);
+  end_on_exception(self);
+
+  return {
+      [=](snapshot_atom) -> caf::result<node_snapshot> {
+        timer t{self, self->state.stats};
+        auto& s = self->state;
+        if (s.last && self->clock().now() - s.taken_at < s.config.reuse_for)
+          return *s.last;
+        auto promise = self->make_response_promise<node_snapshot>();
+        auto supervisor = s.config.directory->supervisor();
+        if (supervisor == nullptr) {
+          promise.deliver(make_error(node_error::peer_missing, "supervisor"));
+          return promise;
+        }
+        auto r = std::make_shared<round>();
+        r->promise = promise;
+        r->open = 2;
+        self->request(supervisor, s.config.answer_max, status_atom::value)
+            .then(
+                [=](const actor_status& status) {
+                  r->snapshot.actors.insert(r->snapshot.actors.begin(), status);
+                  self->request(supervisor, self->state.config.answer_max, list_atom::value)
+                      .then(
+                          [=](child_list& list) {
+                            ask_children(self, r, list);
+                            answered(self, r);
+                          },
+                          [=](const caf::error&) { answered(self, r); });
+                  answered(self, r);
+                },
+                [=](const caf::error&) {
+                  r->snapshot.silent.push_back("supervisor");
+                  r->open = 1;
+                  answered(self, r);
+                });
+        return promise;
+      },
+      [=](list_atom, std::uint64_t limit) -> caf::result<request_list> {
+        timer t{self, self->state.stats};
+        auto promise = self->make_response_promise<request_list>();
+        auto manager = self->state.config.directory->request_manager().handle;
+        if (manager == nullptr) {
+          promise.deliver(make_error(node_error::peer_missing, "request_manager"));
+          return promise;
+        }
+        self->request(manager, self->state.config.answer_max, list_atom::value, limit)
+            .then([promise](request_list& list) mutable { promise.deliver(std::move(list)); },
+                  [promise](const caf::error& e) mutable { promise.deliver(e); });
+        return promise;
+      },
+      [=](crash_atom) { throw std::runtime_error("injected crash"); },
+      [=](status_atom) -> actor_status {
+        timer t{self, self->state.stats};
+        return make_status(self, self->state.stats, "introspector", {}, "running");
+      },
+  };
+}
+
+} // namespace rankwise

@@ -1,0 +1,299 @@
+#include "actors/supervisor.hpp"
+
+#include "messages/type_ids.hpp"
+
+#include <caf/all.hpp>
+#include <spdlog/spdlog.h>
+
+#include <stdexcept>
+
+namespace rankwise {
+
+namespace {
+
+using self_ptr = supervisor_actor::stateful_pointer<supervisor_state>;
+using timer = handler_timer<supervisor_actor::stateful_base<supervisor_state>>;
+using child = supervisor_state::child;
+using child_key = supervisor_state::child_key;
+
+const child_key manager_key{"request_manager", {}};
+const child_key forwarder_key{"load_forwarder", {}};
+const child_key introspector_key{"introspector", {}};
+
+child_key controller_key(std::uint16_t pool) {
+  return {"dp_controller", {pool, 0}};
+}
+
+std::string name_of(self_ptr self, const child_key& key) {
+  const auto& pools = self->state.config.pools;
+  if (key.first == "dp_controller")
+    return pools[key.second.pool].name;
+  if (key.first == "dp_rank")
+    return pools[key.second.pool].name + "/" + std::to_string(key.second.rank);
+  return {};
+}
+
+bool can_be_parked(const child_key& key) {
+  return key.first == "dp_rank" || key.first == "load_forwarder" || key.first == "introspector";
+}
+
+template <class Handle>
+Handle handle_of(self_ptr self, const child_key& key) {
+  const auto found = self->state.children.find(key);
+  if (found == self->state.children.end() || found->second.handle == nullptr)
+    return {};
+  return caf::actor_cast<Handle>(found->second.handle);
+}
+
+peer_changed news_of(self_ptr self, const child_key& key) {
+  const auto& c = self->state.children.at(key);
+  return {key.first, key.second.pool, c.handle, c.incarnation};
+}
+
+template <class Handle>
+void adopt(self_ptr self, const child_key& key, const Handle& handle) {
+  auto& c = self->state.children[key];
+  c.handle = caf::actor_cast<caf::strong_actor_ptr>(handle);
+  ++c.incarnation;
+  c.parked = false;
+  if (!c.policy)
+    c.policy.emplace(key == forwarder_key ? self->state.config.forwarder_restarts : self->state.config.restarts);
+  self->template monitor<caf::message_priority::high>(handle);
+}
+
+void start_manager(self_ptr self) {
+  auto& st = self->state;
+  const auto incarnation = st.children[manager_key].incarnation;
+  request_manager_config config;
+  config.table = st.config.requests;
+  // Handles of an earlier incarnation must not come again: each has 2^32 generations to itself.
+  config.table.first_generation = (std::uint64_t{incarnation} << 32) + 1;
+  config.table.seed = st.random();
+  config.pool_count = st.config.pools.size();
+  config.sink = st.config.sink;
+  config.history = st.config.history;
+  config.backlog = std::make_shared<manager_backlog>();
+  auto backlog = config.backlog;
+  auto handle = self->spawn(request_manager, std::move(config));
+  adopt(self, manager_key, handle);
+  st.config.directory->set(actor_directory::manager_entry{handle, std::move(backlog)});
+  if (incarnation > 0 && st.config.sink != nullptr)
+    st.config.sink->fail_all({core::outcome_kind::failed, core::failure::request_manager_restarted,
+                              "RequestManager was restarted: " + st.children[manager_key].last_error, 0});
+  for (std::uint16_t pool = 0; pool < st.config.pools.size(); ++pool) {
+    if (auto controller = handle_of<dp_controller_actor>(self, controller_key(pool))) {
+      self->send(controller, news_of(self, manager_key));
+      self->send(handle, news_of(self, controller_key(pool)));
+    }
+  }
+}
+
+void start_controller(self_ptr self, std::uint16_t pool) {
+  auto& st = self->state;
+  const auto key = controller_key(pool);
+  dp_controller_config config;
+  config.pool = st.config.pools[pool];
+  for (const auto& [other, c] : st.children)
+    if (other.first == "dp_rank" && other.second.pool == pool && c.handle != nullptr && c.registered)
+      ++config.ranks_expected;
+  auto handle = self->spawn(dp_controller, std::move(config));
+  adopt(self, key, handle);
+  const auto news = news_of(self, key);
+  // The controller must know RequestManager before the first order, and the ranks before the ledger is rebuilt.
+  if (auto manager = handle_of<request_manager_actor>(self, manager_key)) {
+    self->send(handle, news_of(self, manager_key));
+    for (const auto& [other, c] : st.children)
+      if (other.first == "dp_rank" && other.second.pool == pool && c.handle != nullptr)
+        self->send(caf::actor_cast<dp_rank_actor>(c.handle), news);
+    self->send(manager, news);
+  }
+  if (auto forwarder = handle_of<load_forwarder_actor>(self, forwarder_key))
+    self->send(forwarder, news);
+}
+
+void start_forwarder(self_ptr self) {
+  auto& st = self->state;
+  load_forwarder_config config;
+  config.board = st.config.board;
+  config.pool_count = st.config.pools.size();
+  config.enabled = st.config.load_forwarding;
+  auto handle = st.config.detach_forwarder ? self->spawn<caf::detached>(load_forwarder, std::move(config))
+                                           : self->spawn(load_forwarder, std::move(config));
+  adopt(self, forwarder_key, handle);
+  st.config.directory->set(handle);
+  for (std::uint16_t pool = 0; pool < st.config.pools.size(); ++pool)
+    if (handle_of<dp_controller_actor>(self, controller_key(pool)))
+      self->send(handle, news_of(self, controller_key(pool)));
+}
+
+void start_introspector(self_ptr self) {
+  introspector_config config;
+  config.directory = self->state.config.directory;
+  auto handle = self->spawn(introspector, std::move(config));
+  adopt(self, introspector_key, handle);
+  self->state.config.directory->set(handle);
+}
+
+void start_rank(self_ptr self, core::rank_id id) {
+  auto& st = self->state;
+  const child_key key{"dp_rank", id};
+  dp_rank_config config;
+  config.id = id;
+  config.pool_name = st.config.pools[id.pool].name;
+  config.timing = st.config.rank_timing;
+  config.link = st.config.link;
+  auto handle = self->spawn(dp_rank, std::move(config));
+  adopt(self, key, handle);
+  if (handle_of<dp_controller_actor>(self, controller_key(id.pool)))
+    self->send(handle, news_of(self, controller_key(id.pool)));
+  auto& c = st.children[key];
+  if (c.incarnation > 1 && c.registered)
+    self->send(handle, *c.registered);
+}
+
+void start_child(self_ptr self, const child_key& key) {
+  if (key == manager_key)
+    start_manager(self);
+  else if (key == forwarder_key)
+    start_forwarder(self);
+  else if (key == introspector_key)
+    start_introspector(self);
+  else if (key.first == "dp_controller")
+    start_controller(self, key.second.pool);
+  else if (key.first == "dp_rank")
+    start_rank(self, key.second);
+}
+
+void on_down(self_ptr self, const caf::down_msg& m) {
+  auto& st = self->state;
+  for (auto& [key, c] : st.children) {
+    if (c.handle == nullptr || c.handle->address() != m.source)
+      continue;
+    c.handle = nullptr;
+    c.last_error = self->system().render(m.reason);
+    if (m.reason == caf::exit_reason::user_shutdown || m.reason == caf::exit_reason::kill)
+      return; // the node is stopping
+    const auto decision = c.policy->on_death(self->clock().now(), st.random);
+    if (decision.restart) {
+      ++c.restarts;
+      spdlog::warn("event=actor_restart role={} name={} restarts={} backoff_ms={:.1f} cause=\"{}\"", key.first,
+                   name_of(self, key), c.restarts, core::to_seconds(decision.backoff) * 1e3, c.last_error);
+      self->delayed_send(self, decision.backoff, restart_child{key.first, key.second});
+      return;
+    }
+    if (can_be_parked(key)) {
+      c.parked = true;
+      spdlog::error("event=actor_parked role={} name={} retry_s={:.0f} cause=\"{}\"", key.first, name_of(self, key),
+                    core::to_seconds(st.config.park_retry), c.last_error);
+      if (key.first == "dp_rank")
+        if (auto controller = handle_of<dp_controller_actor>(self, controller_key(key.second.pool)))
+          self->send(controller, rank_not_up{key.second, c.registered ? c.registered->epoch : 0,
+                                             core::rank_state::parked, "its actor crashed too often"});
+      self->delayed_send(self, st.config.park_retry, restart_child{key.first, key.second});
+      return;
+    }
+    if (!st.fatal && st.config.on_fatal) {
+      st.fatal = true;
+      st.config.on_fatal(key.first + " " + name_of(self, key) + " crashed more than " +
+                         std::to_string(st.config.restarts.restarts_max) + " times in " +
+                         std::to_string(static_cast<int>(core::to_seconds(st.config.restarts.window))) +
+                         " s, last: " + c.last_error);
+    }
+    return;
+  }
+}
+
+void on_link_event(self_ptr self, link_event& e) {
+  auto& st = self->state;
+  if (e.rank.pool >= st.config.pools.size() || e.rank.rank >= st.config.pools[e.rank.pool].ranks_max) {
+    spdlog::error("event=rank_refused pool={} rank={} cause=\"beyond ranks_max\"", e.rank.pool, e.rank.rank);
+    return;
+  }
+  const child_key key{"dp_rank", e.rank};
+  if (!st.children.contains(key)) {
+    if (e.kind != link_event_kind::hello)
+      return;
+    start_rank(self, e.rank);
+  }
+  auto& c = st.children[key];
+  if (e.kind == link_event_kind::registered) {
+    c.registered = e;
+  } else if (e.kind == link_event_kind::reconnected) {
+    if (c.registered)
+      c.registered->epoch = e.epoch;
+  } else if (e.kind == link_event_kind::hello) {
+    c.registered.reset();
+  }
+  if (c.handle != nullptr)
+    self->send(caf::actor_cast<dp_rank_actor>(c.handle), std::move(e));
+}
+
+} // namespace
+
+supervisor_actor::behavior_type supervisor(self_ptr self, supervisor_config config) {
+  auto& st = self->state;
+  st.config = std::move(config);
+  st.random.seed(st.config.seed);
+  end_on_exception(self);
+  self->set_down_handler([=](caf::down_msg& m) { on_down(self, m); });
+  st.config.directory->set(caf::actor_cast<supervisor_actor>(self));
+  for (std::uint16_t pool = 0; pool < st.config.pools.size(); ++pool)
+    start_controller(self, pool);
+  start_manager(self);
+  start_forwarder(self);
+  start_introspector(self);
+
+  return {
+      [=](link_event& e) {
+        timer t{self, self->state.stats};
+        on_link_event(self, e);
+      },
+      [=](const restart_child& m) {
+        timer t{self, self->state.stats};
+        const child_key key{m.role, m.rank};
+        const auto found = self->state.children.find(key);
+        if (found == self->state.children.end() || found->second.handle != nullptr)
+          return;
+        if (found->second.parked) {
+          found->second.policy->reset();
+          ++found->second.restarts;
+        }
+        start_child(self, key);
+      },
+      [=](const crash_child& m) {
+        timer t{self, self->state.stats};
+        const auto found = self->state.children.find({m.role, m.rank});
+        if (found == self->state.children.end() || found->second.handle == nullptr)
+          return;
+        caf::anon_send(caf::actor_cast<caf::actor>(found->second.handle), crash_atom::value);
+      },
+      [=](list_atom) -> child_list {
+        timer t{self, self->state.stats};
+        child_list result;
+        for (const auto& [key, c] : self->state.children) {
+          child_row row;
+          row.status.role = key.first;
+          row.status.name = name_of(self, key);
+          row.status.restarts = c.restarts;
+          row.status.last_error = c.last_error;
+          row.status.parked = c.parked;
+          row.status.answered = false;
+          row.status.state = c.parked ? "parked" : c.handle == nullptr ? "restarting" : "running";
+          row.handle = c.handle;
+          if (c.parked) {
+            result.degraded = true;
+            result.degraded_reason += (result.degraded_reason.empty() ? "" : ", ") + key.first +
+                                      (row.status.name.empty() ? "" : " " + row.status.name) + " is parked";
+          }
+          result.children.push_back(std::move(row));
+        }
+        return result;
+      },
+      [=](status_atom) -> actor_status {
+        timer t{self, self->state.stats};
+        return make_status(self, self->state.stats, "supervisor", {}, "running");
+      },
+  };
+}
+
+} // namespace rankwise

@@ -1,0 +1,69 @@
+#pragma once
+
+#include "actors/dp_controller.hpp"
+#include "actors/dp_rank.hpp"
+#include "actors/introspector.hpp"
+#include "actors/load_forwarder.hpp"
+#include "actors/request_manager.hpp"
+#include "core/restart_policy.hpp"
+#include "messages/actor_directory.hpp"
+#include "messages/supervisor.hpp"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace rankwise {
+
+struct supervisor_config {
+  std::vector<core::pool_options> pools;
+  core::request_table_options requests;
+  core::rank_timing rank_timing;
+  core::restart_limits restarts;
+  /// LoadForwarder's own limits, e.g. without a maximum for tests that crash it all the time.
+  core::restart_limits forwarder_restarts;
+  core::duration park_retry = std::chrono::seconds{30};
+  std::shared_ptr<core::load_board> board;
+  core::rank_link* link = nullptr;           ///< outlives the actor system
+  core::stream_sink* sink = nullptr;         ///< outlives the actor system
+  core::history_recorder* history = nullptr; ///< optional
+  std::shared_ptr<actor_directory> directory;
+  bool load_forwarding = true;
+  /// LoadForwarder on a thread of its own; false only under a test scheduler.
+  bool detach_forwarder = true;
+  std::uint64_t seed = 1;
+  /// A child without which the node cannot work is beyond its limit: the process must end. Called once.
+  std::function<void(std::string reason)> on_fatal;
+};
+
+struct supervisor_state {
+  static inline const char* name = "supervisor";
+
+  using child_key = std::pair<std::string, core::rank_id>;
+
+  struct child {
+    caf::strong_actor_ptr handle;
+    std::optional<core::restart_policy> policy;
+    std::uint32_t incarnation = 0;
+    std::uint32_t restarts = 0;
+    std::string last_error;
+    bool parked = false;
+    std::optional<link_event> registered; ///< of a dp_rank: what its link said last, for a new incarnation of the actor
+  };
+
+  supervisor_config config;
+  std::map<child_key, child> children;
+  std::mt19937_64 random;
+  handler_stats stats;
+  bool fatal = false;
+};
+
+supervisor_actor::behavior_type supervisor(supervisor_actor::stateful_pointer<supervisor_state> self,
+                                           supervisor_config config);
+
+} // namespace rankwise
