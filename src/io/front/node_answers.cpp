@@ -1,6 +1,7 @@
 #include "io/front/node_answers.hpp"
 
 #include "io/front/sglang_scheduler.pb.h"
+#include "io/grpc/protocol.hpp"
 
 #include <algorithm>
 #include <array>
@@ -53,7 +54,7 @@ tl::expected<sections, grpc::status> read_sections(const pb::GetLoadsRequest& re
   for (const auto& name : request.include()) {
     if (std::find(valid.begin(), valid.end(), name) == valid.end()) {
       return tl::unexpected(grpc::status{grpc::status_code::invalid_argument,
-                                         "include: " + name.substr(0, 64) +
+                                         "include: " + std::string{grpc::cut_text(name, 64)} +
                                              " is not one of core, memory, spec, lora, disagg, queues, all"});
     }
     out.queues = out.queues || name == "queues" || name == "all";

@@ -1,8 +1,10 @@
 #include "io/front/request_validation.hpp"
 
 #include "io/front/sglang_scheduler.pb.h"
+#include "io/grpc/protocol.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -19,11 +21,10 @@ using fault = std::optional<grpc::status>;
 
 constexpr auto int32_max = static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max());
 constexpr std::size_t bootstrap_host_bytes_max = 255; // of a DNS name
-// Below this SGLang takes a temperature as greedy; it is only named here because 0 must pass the checks.
 constexpr std::size_t shown_bytes_max = 64;
 
 std::string shown(std::string_view text) {
-  return std::string{text.substr(0, shown_bytes_max)} + (text.size() > shown_bytes_max ? "..." : "");
+  return std::string{grpc::cut_text(text, shown_bytes_max)} + (text.size() > shown_bytes_max ? "..." : "");
 }
 
 std::string shown(float value) {

@@ -76,7 +76,7 @@ call_id call_table::insert(stream* s) {
   }
   const auto index = free_.back();
   free_.pop_back();
-  slots_[index] = {++count_ << slot_bits | index, s};
+  slots_[index] = {++count_ << slot_bits | index, s, nullptr};
   return slots_[index].id;
 }
 
@@ -85,6 +85,13 @@ void call_table::erase(call_id id) noexcept {
   if (index < slots_.size() && slots_[index].id == id) {
     slots_[index] = {};
     free_.push_back(static_cast<std::uint32_t>(index));
+  }
+}
+
+void call_table::set_handler(call_id id, call_handler* handler) noexcept {
+  const auto index = id & slot_mask;
+  if (index < slots_.size() && slots_[index].id == id) {
+    slots_[index].handler = handler;
   }
 }
 
@@ -141,6 +148,16 @@ void stream::resume() noexcept {
   if (!dirty_ && !end_submitted_) {
     owner_.mark_dirty(*this);
   }
+}
+
+void stream::set_handler(std::unique_ptr<call_handler> handler) noexcept {
+  handler_ = std::move(handler);
+  owner_.context().calls.set_handler(id_, handler_.get());
+}
+
+void stream::set_ending() noexcept {
+  ending_ = true;
+  owner_.context().calls.set_handler(id_, nullptr);
 }
 
 void stream::end_now(status why) {
@@ -545,15 +562,15 @@ void connection::on_headers_complete(stream& s) {
     try {
       auto made = (*start)(s);
       if (made) {
-        s.handler_ = std::move(*made);
+        s.set_handler(std::move(*made));
       } else {
         s.end_ = std::move(made.error());
-        s.ending_ = true;
+        s.set_ending();
       }
     } catch (const std::exception& e) {
       context_.counters.handler_exceptions.add();
       s.end_ = {status_code::internal, e.what()};
-      s.ending_ = true;
+      s.set_ending();
     }
     s.resume();
   }
@@ -655,23 +672,23 @@ void connection::dispatch(stream& s, std::string_view body) {
       } else {
         s.end_ = std::move(answer.error());
       }
-      s.ending_ = true;
+      s.set_ending();
     } else {
       auto made = std::get<streaming_method>(method)(s, body);
       if (s.end_submitted_) {
         return;
       }
       if (made) {
-        s.handler_ = std::move(*made);
+        s.set_handler(std::move(*made));
       } else {
         s.end_ = std::move(made.error());
-        s.ending_ = true;
+        s.set_ending();
       }
     }
   } catch (const std::exception& e) {
     context_.counters.handler_exceptions.add();
     s.end_ = {status_code::internal, e.what()};
-    s.ending_ = true;
+    s.set_ending();
   }
   s.resume();
 }
@@ -687,7 +704,7 @@ void connection::cancel(stream& s, cancel_reason reason) noexcept {
   if (s.handler_ == nullptr || s.ending_) {
     return;
   }
-  s.ending_ = true;
+  s.set_ending();
   context_.counters.calls_cancelled.add();
   s.handler_->on_cancel(reason);
 }
@@ -735,7 +752,7 @@ pull_result connection::pull(stream& s) {
       write_message_prefix(scratch.data(), static_cast<std::uint32_t>(scratch.size() - message_prefix_bytes));
       context_.counters.messages_written.add();
     } else if (result == pull_result::finished) {
-      s.ending_ = true;
+      s.set_ending();
     } else {
       s.idle_ = true;
     }
@@ -743,7 +760,7 @@ pull_result connection::pull(stream& s) {
   } catch (const std::exception& e) {
     context_.counters.handler_exceptions.add();
     cancel(s, cancel_reason::internal_error);
-    s.ending_ = true;
+    s.set_ending();
     s.end_ = {status_code::internal, e.what()};
     return pull_result::finished;
   }
@@ -843,7 +860,7 @@ void connection::submit_end(stream& s) {
   headers[count++] = static_header("grpc-status", code_text(s.end_.code));
   std::string text;
   if (!s.end_.message.empty()) {
-    text = percent_encode(std::string_view{s.end_.message}.substr(0, status_message_bytes_max));
+    text = percent_encode(cut_text(s.end_.message, status_message_bytes_max));
     headers[count++] = header("grpc-message", text);
   }
   if (!s.response_begun_ && s.end_.code == status_code::unimplemented) {
@@ -878,7 +895,7 @@ void connection::end_stream_now(stream& s, status why) {
   if (s.end_submitted_) {
     return;
   }
-  s.ending_ = true;
+  s.set_ending();
   const auto code = why.code;
   s.end_ = std::move(why);
   if (!s.response_begun_) {

@@ -30,12 +30,14 @@ class stream final : public call {
   void resume() noexcept override;
   void end_now(status why) override;
 
-  /// nullptr once the call is ending: such a call takes nothing more.
-  [[nodiscard]] call_handler* handler() const noexcept { return ending_ ? nullptr : handler_.get(); }
   [[nodiscard]] connection& owner() const noexcept { return owner_; }
 
  private:
   friend class connection;
+
+  void set_handler(std::unique_ptr<call_handler> handler) noexcept;
+  /// Nothing more is pulled, and nobody finds the handler any more.
+  void set_ending() noexcept;
 
   connection& owner_;
   const std::int32_t http2_id_;

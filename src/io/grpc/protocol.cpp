@@ -58,6 +58,17 @@ std::string percent_encode(std::string_view text) {
   return out;
 }
 
+std::string_view cut_text(std::string_view text, std::size_t bytes_max) noexcept {
+  if (text.size() <= bytes_max) {
+    return text;
+  }
+  auto end = bytes_max;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) {
+    --end;
+  }
+  return text.substr(0, end);
+}
+
 bool is_grpc_content_type(std::string_view value) noexcept {
   constexpr std::string_view base = "application/grpc";
   if (!value.starts_with(base)) {

@@ -21,6 +21,9 @@ void write_message_prefix(char* to, std::uint32_t message_bytes) noexcept;
 /// Encodes a status message for `grpc-message`: every byte outside 0x20..0x7e, and '%', becomes %XX.
 [[nodiscard]] std::string percent_encode(std::string_view text);
 
+/// The first `bytes_max` bytes of a UTF-8 text or less, so that no character is cut in two.
+[[nodiscard]] std::string_view cut_text(std::string_view text, std::size_t bytes_max) noexcept;
+
 /// `application/grpc`, alone or followed by `+format` or `;parameters`.
 [[nodiscard]] bool is_grpc_content_type(std::string_view value) noexcept;
 

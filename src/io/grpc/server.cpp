@@ -507,8 +507,17 @@ void server::post(std::function<void()> fn) {
 }
 
 call_handler* server::find(call_id id) const noexcept {
-  const auto* s = impl_->context.calls.find(id);
-  return s == nullptr ? nullptr : s->handler();
+  return impl_->context.calls.handler(id);
+}
+
+void server::resume(call_id id) noexcept {
+  if (auto* s = impl_->context.calls.find(id); s != nullptr) {
+    s->resume();
+  }
+}
+
+void server::prefetch(call_id id) const noexcept {
+  impl_->context.calls.prefetch(id);
 }
 
 bool server::drain(std::chrono::milliseconds timeout) {

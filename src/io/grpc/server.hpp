@@ -103,6 +103,10 @@ class server {
 
   /// I/O thread only: the handler of a call that is still open, else nullptr.
   [[nodiscard]] call_handler* find(call_id id) const noexcept;
+  /// I/O thread only: call::resume() by id; a call that is not open any more is no error.
+  void resume(call_id id) noexcept;
+  /// I/O thread only: have what find() reads in the cache soon, for loops over many calls.
+  void prefetch(call_id id) const noexcept;
 
   /// Stop accepting, send GOAWAY, let open calls end, then stop. Calls still open after `timeout` end as UNAVAILABLE.
   /// True: all of them ended by themselves. Blocks; from any thread but the I/O thread.
