@@ -1,12 +1,14 @@
 #include "app/engine_command.hpp"
+#include "app/replay_command.hpp"
 
 #include <CLI/CLI.hpp>
 
-/// The `engine` subcommand alone, so that its tests need nothing else of the program.
+/// The subcommands of this folder alone, so that their tests need nothing else of the program.
 int main(int argc, char** argv) {
   CLI::App app("engine ranks for tests");
   int exit_code = 0;
   rankwise::app::add_engine_command(app, exit_code);
+  rankwise::app::add_replay_command(app, exit_code);
   app.require_subcommand(1);
   CLI11_PARSE(app, argc, argv);
   return exit_code;
