@@ -1,0 +1,121 @@
+#include "io/http/admin_server.hpp"
+
+#include <httplib.h>
+
+#include <stdexcept>
+#include <thread>
+
+namespace rankwise::io {
+
+namespace {
+
+std::pair<std::string, int> split(const std::string& address) {
+  const auto colon = address.rfind(':');
+  if (colon == std::string::npos)
+    throw std::runtime_error("\"" + address + "\" is not host:port");
+  try {
+    return {address.substr(0, colon), std::stoi(address.substr(colon + 1))};
+  } catch (const std::exception&) {
+    throw std::runtime_error("\"" + address + "\" is not host:port");
+  }
+}
+
+} // namespace
+
+struct admin_server::impl {
+  httplib::Server server;
+  std::string address;
+  std::thread thread;
+
+  static httplib::Server::Handler adapt(http_handler handler) {
+    return [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
+      http_query query;
+      for (const auto& [name, value] : request.params)
+        query.parameters[name] = value;
+      http_answer answer;
+      try {
+        answer = handler(query);
+      } catch (const std::exception& e) {
+        answer = {500, "text/plain", std::string{e.what()} + "\n"};
+      }
+      response.status = answer.status;
+      response.set_content(answer.body, answer.content_type.c_str());
+    };
+  }
+};
+
+admin_server::admin_server(const std::string& address) : impl_(std::make_unique<impl>()) {
+  const auto [host, port] = split(address);
+  // Two threads: an operator and a scraper.
+  impl_->server.new_task_queue = [] { return new httplib::ThreadPool(2); };
+  impl_->server.set_read_timeout(5);
+  impl_->server.set_write_timeout(5);
+  impl_->server.set_keep_alive_timeout(2);
+  impl_->server.set_payload_max_length(1 << 16);
+  int bound = port;
+  if (port == 0)
+    bound = impl_->server.bind_to_any_port(host.c_str());
+  else if (!impl_->server.bind_to_port(host.c_str(), port))
+    bound = -1;
+  if (bound <= 0)
+    throw std::runtime_error("cannot bind the admin address " + address);
+  impl_->address = host + ":" + std::to_string(bound);
+}
+
+admin_server::~admin_server() {
+  stop();
+}
+
+void admin_server::get(const std::string& path, http_handler handler) {
+  impl_->server.Get(path.c_str(), impl::adapt(std::move(handler)));
+}
+
+void admin_server::post(const std::string& path, http_handler handler) {
+  impl_->server.Post(path.c_str(), impl::adapt(std::move(handler)));
+}
+
+void admin_server::start() {
+  impl_->thread = std::thread{[this] { impl_->server.listen_after_bind(); }};
+}
+
+void admin_server::stop() noexcept {
+  if (!impl_->thread.joinable())
+    return;
+  impl_->server.stop();
+  impl_->thread.join();
+}
+
+const std::string& admin_server::address() const noexcept {
+  return impl_->address;
+}
+
+namespace {
+
+template <class Call>
+http_answer ask(const std::string& address, int timeout_s, Call call) {
+  try {
+    const auto [host, port] = split(address);
+    httplib::Client client{host, port};
+    client.set_connection_timeout(timeout_s);
+    client.set_read_timeout(timeout_s);
+    client.set_write_timeout(timeout_s);
+    const auto result = call(client);
+    if (!result)
+      return {0, "text/plain", address + ": " + httplib::to_string(result.error())};
+    return {result->status, result->get_header_value("Content-Type"), result->body};
+  } catch (const std::exception& e) {
+    return {0, "text/plain", e.what()};
+  }
+}
+
+} // namespace
+
+http_answer http_get(const std::string& address, const std::string& path, int timeout_s) {
+  return ask(address, timeout_s, [&](httplib::Client& client) { return client.Get(path.c_str()); });
+}
+
+http_answer http_post(const std::string& address, const std::string& path, int timeout_s) {
+  return ask(address, timeout_s, [&](httplib::Client& client) { return client.Post(path.c_str(), "", "text/plain"); });
+}
+
+} // namespace rankwise::io

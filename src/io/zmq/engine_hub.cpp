@@ -1,0 +1,756 @@
+#include "io/zmq/engine_hub.hpp"
+
+#include "io/zmq/rank_endpoint.hpp"
+#include "wire/sglang/engine_rid.hpp"
+#include "wire/sglang/handshake.hpp"
+#include "wire/sglang/output_codec.hpp"
+
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <stdexcept>
+#include <thread>
+
+namespace rankwise::io {
+
+namespace {
+
+using endpoint_ptr = std::shared_ptr<rank_endpoint>;
+namespace sg = wire::sglang;
+
+/// An eventfd that wakes a poll.
+class wake_up {
+ public:
+  wake_up() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    if (fd_ < 0)
+      throw std::runtime_error("eventfd: out of file descriptors");
+  }
+  ~wake_up() { ::close(fd_); }
+  wake_up(const wake_up&) = delete;
+  wake_up& operator=(const wake_up&) = delete;
+
+  void raise() noexcept {
+    if (pending_.exchange(true, std::memory_order_seq_cst))
+      return;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(fd_, &one, sizeof one);
+  }
+  void lower() noexcept {
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto read = ::read(fd_, &count, sizeof count);
+    pending_.store(false, std::memory_order_seq_cst);
+  }
+  [[nodiscard]] zmq::pollitem_t item() const { return {nullptr, fd_, ZMQ_POLLIN, 0}; }
+
+ private:
+  int fd_;
+  std::atomic<bool> pending_{false};
+};
+
+std::string_view view(const zmq::message_t& m) {
+  return {static_cast<const char*>(m.data()), m.size()};
+}
+
+} // namespace
+
+class engine_hub::impl {
+ public:
+  impl(engine_hub_options options, engine_hub_callbacks callbacks, std::shared_ptr<core::load_board> board)
+      : options_(std::move(options)), callbacks_(std::move(callbacks)), board_(std::move(board)), context_(1) {
+    std::size_t slots = 0;
+    for (const auto& pool : options_.pools) {
+      slot_base_.push_back(slots);
+      slots += pool.ranks_max;
+      auto& p = pools_.emplace_back();
+      p.next_epoch.resize(pool.ranks_max, 0);
+      p.handshake = zmq::socket_t{context_, zmq::socket_type::router};
+      p.handshake.set(zmq::sockopt::linger, 0);
+      p.handshake.set(zmq::sockopt::router_handover, true);
+      try {
+        p.handshake.bind(with_any_port(pool.handshake));
+      } catch (const zmq::error_t& e) {
+        throw std::runtime_error("cannot bind handshake endpoint " + pool.handshake + " of pool " + pool.name + ": " +
+                                 e.what());
+      }
+      p.endpoint = p.handshake.get(zmq::sockopt::last_endpoint);
+    }
+    present_.resize(slots);
+    wide_pools_ = std::make_unique<std::atomic<bool>[]>(options_.pools.size());
+  }
+
+  void start() {
+    running_ = true;
+    sender_ = std::thread{[this] { guarded("sender", [this] { run_sender(); }); }};
+    receiver_ = std::thread{[this] { guarded("receiver", [this] { run_receiver(); }); }};
+  }
+
+  void stop() noexcept {
+    if (!running_.exchange(false))
+      return;
+    sender_wake_.raise();
+    receiver_wake_.raise();
+    sender_.join();
+    receiver_.join();
+  }
+
+  ~impl() { stop(); }
+
+  // -- called from any thread
+  // ------------------------------------------------------------------------------------------
+
+  core::send_result send(core::rank_id id, core::rank_epoch epoch, core::frame_kind kind, std::string payload) {
+    const auto endpoint = find(id);
+    if (!endpoint || endpoint->closed || endpoint->epoch.load() != epoch)
+      return core::send_result::unknown_link;
+    {
+      const std::lock_guard guard{endpoint->mutex};
+      // Aborts and control frames are small and must get through: the caps are for requests.
+      if (kind == core::frame_kind::add) {
+        if (endpoint->queued_requests >= options_.send_queue_requests_max) {
+          ++counters_.send_queue_full;
+          return core::send_result::queue_full_requests;
+        }
+        if (endpoint->queued_bytes + payload.size() > options_.send_queue_bytes_max) {
+          ++counters_.send_queue_full;
+          return core::send_result::queue_full_bytes;
+        }
+        ++endpoint->queued_requests;
+      } else if (endpoint->queue.size() >= 4ull * options_.send_queue_requests_max) {
+        ++counters_.send_queue_full;
+        return core::send_result::queue_full_requests;
+      }
+      endpoint->queued_bytes += payload.size();
+      endpoint->queue.push_back({kind, std::move(payload)});
+    }
+    {
+      const std::lock_guard guard{mutex_};
+      if (std::find(dirty_.begin(), dirty_.end(), endpoint) == dirty_.end())
+        dirty_.push_back(endpoint);
+    }
+    sender_wake_.raise();
+    return core::send_result::queued;
+  }
+
+  core::timestamp last_output(core::rank_id id) const {
+    const auto endpoint = find(id);
+    return endpoint ? core::timestamp{core::duration{endpoint->last_output_ns.load(std::memory_order_relaxed)}}
+                    : core::timestamp{};
+  }
+
+  void close(core::rank_id id, core::rank_epoch epoch) {
+    {
+      const std::lock_guard guard{mutex_};
+      to_close_.emplace_back(id, epoch);
+    }
+    sender_wake_.raise();
+  }
+
+  [[nodiscard]] const std::string& handshake_endpoint(std::size_t pool) const { return pools_.at(pool).endpoint; }
+  [[nodiscard]] const engine_hub_counters& counters() const { return counters_; }
+  [[nodiscard]] std::size_t slot_of(core::rank_id id) const { return slot_base_.at(id.pool) + id.rank; }
+
+ private:
+  struct pool_sockets {
+    zmq::socket_t handshake;
+    std::string endpoint;
+    std::vector<core::rank_epoch> next_epoch; // by rank: the newest one given
+  };
+
+  static std::string with_any_port(const std::string& endpoint) {
+    if (endpoint.starts_with("tcp://") && endpoint.ends_with(":0"))
+      return endpoint.substr(0, endpoint.size() - 1) + "*";
+    return endpoint;
+  }
+
+  template <class Body>
+  void guarded(const char* thread, Body body) noexcept {
+    try {
+      body();
+    } catch (const std::exception& e) {
+      // Without its sockets a node is of no use: end, and let the service manager start it again.
+      spdlog::critical("event=hub_thread_failed thread={} cause=\"{}\"", thread, e.what());
+      std::terminate();
+    }
+  }
+
+  [[nodiscard]] endpoint_ptr find(core::rank_id id) const {
+    if (id.pool >= slot_base_.size() || id.rank >= options_.pools[id.pool].ranks_max)
+      return nullptr;
+    const std::lock_guard guard{mutex_};
+    return present_[slot_of(id)];
+  }
+
+  // -- sender thread: handshakes, registrations, link events, sends
+  // -------------------------------------------------------
+
+  void run_sender() {
+    std::vector<zmq::pollitem_t> items;
+    std::vector<endpoint_ptr> polled;
+    bool backlog = false;
+    while (running_) {
+      items.clear();
+      polled.clear();
+      items.push_back(sender_wake_.item());
+      for (auto& pool : pools_)
+        items.push_back({pool.handshake.handle(), 0, ZMQ_POLLIN, 0});
+      for (const auto& endpoint : live_) {
+        items.push_back({endpoint->input.handle(), 0, ZMQ_POLLIN, 0});
+        items.push_back({endpoint->monitor.handle(), 0, ZMQ_POLLIN, 0});
+        polled.push_back(endpoint);
+      }
+      zmq::poll(items, std::chrono::milliseconds{backlog ? 2 : 1000});
+      if ((items[0].revents & ZMQ_POLLIN) != 0)
+        sender_wake_.lower();
+      const std::size_t first = 1 + pools_.size();
+      for (std::size_t i = 0; i < polled.size(); ++i) {
+        if ((items[first + 2 * i + 1].revents & ZMQ_POLLIN) != 0)
+          read_monitor(*polled[i]);
+        if ((items[first + 2 * i].revents & ZMQ_POLLIN) != 0)
+          read_registration(*polled[i]);
+      }
+      for (std::uint16_t pool = 0; pool < pools_.size(); ++pool)
+        if ((items[1 + pool].revents & ZMQ_POLLIN) != 0)
+          read_handshake(pool);
+      carry_out_closes();
+      backlog = send_queued();
+    }
+    for (auto& endpoint : live_)
+      shut(*endpoint);
+    live_.clear();
+  }
+
+  void read_handshake(std::uint16_t pool) {
+    auto& p = pools_[pool];
+    for (int i = 0; i < options_.frames_per_round_max; ++i) {
+      zmq::message_t identity;
+      zmq::message_t payload;
+      if (!p.handshake.recv(identity, zmq::recv_flags::dontwait))
+        return;
+      if (!identity.more())
+        continue;
+      [[maybe_unused]] const auto got = p.handshake.recv(payload, zmq::recv_flags::dontwait);
+      while (payload.more())
+        if (!p.handshake.recv(payload, zmq::recv_flags::dontwait))
+          break;
+      const auto rank = sg::decode_identity(view(identity));
+      const auto message = sg::decode_handshake(view(payload));
+      if (!rank || !message) {
+        const auto& error = !rank ? rank.error() : message.error();
+        ++counters_.malformed[static_cast<std::size_t>(error.kind)];
+        spdlog::warn("event=handshake_malformed pool={} kind={} field={}", options_.pools[pool].name,
+                     sg::to_string(error.kind), error.field);
+        continue;
+      }
+      if (*rank >= options_.pools[pool].ranks_max) {
+        spdlog::error("event=rank_refused pool={} rank={} cause=\"ranks_max is {}\"", options_.pools[pool].name, *rank,
+                      options_.pools[pool].ranks_max);
+        continue;
+      }
+      if (message->status == sg::handshake_status::hello)
+        welcome(pool, *rank, identity);
+    }
+  }
+
+  void welcome(std::uint16_t pool, std::uint16_t rank, zmq::message_t& identity) {
+    const core::rank_id id{pool, rank};
+    const auto epoch = ++pools_[pool].next_epoch[rank];
+    auto endpoint = std::make_shared<rank_endpoint>();
+    endpoint->id = id;
+    endpoint->epoch = epoch;
+    endpoint->identity = std::string{view(identity)};
+    try {
+      open(*endpoint);
+    } catch (const zmq::error_t& e) {
+      spdlog::error("event=rank_refused pool={} rank={} cause=\"cannot bind its endpoints: {}\"",
+                    options_.pools[pool].name, rank, e.what());
+      return;
+    }
+    retire(id);
+    {
+      const std::lock_guard guard{mutex_};
+      present_[slot_of(id)] = endpoint;
+      arriving_.push_back(endpoint);
+    }
+    live_.push_back(endpoint);
+    receiver_wake_.raise();
+
+    link_event event;
+    event.kind = link_event_kind::hello;
+    event.rank = id;
+    event.epoch = epoch;
+    event.cause = "HELLO";
+    callbacks_.on_link_event(std::move(event));
+
+    const auto init = sg::encode_init({endpoint->input_address, endpoint->output_address});
+    auto& handshake = pools_[pool].handshake;
+    if (handshake.send(identity, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) [[maybe_unused]]
+      const auto sent = handshake.send(zmq::buffer(init), zmq::send_flags::dontwait);
+  }
+
+  // Binds both sockets of an incarnation under addresses of its own.
+  void open(rank_endpoint& e) {
+    const auto prepare = [&](zmq::socket_t& socket) {
+      socket.set(zmq::sockopt::linger, 0);
+      socket.set(zmq::sockopt::heartbeat_ivl, options_.heartbeat_interval_ms);
+      socket.set(zmq::sockopt::heartbeat_timeout, options_.heartbeat_timeout_ms);
+    };
+    e.input = zmq::socket_t{context_, zmq::socket_type::router};
+    prepare(e.input);
+    e.input.set(zmq::sockopt::router_mandatory, true);
+    e.input.set(zmq::sockopt::router_handover, true);
+    e.input.set(zmq::sockopt::sndhwm, 1000);
+    const auto name =
+        std::to_string(e.id.pool) + "-" + std::to_string(e.id.rank) + "-" + std::to_string(e.epoch.load());
+    const auto monitor_address = "inproc://monitor-" + name;
+    if (::zmq_socket_monitor(e.input.handle(), monitor_address.c_str(),
+                             ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED) != 0)
+      throw zmq::error_t{};
+    e.monitor = zmq::socket_t{context_, zmq::socket_type::pair};
+    e.monitor.set(zmq::sockopt::linger, 0);
+    e.monitor.connect(monitor_address);
+    e.output = zmq::socket_t{context_, zmq::socket_type::pull};
+    prepare(e.output);
+    e.output.set(zmq::sockopt::rcvhwm, 1000);
+    const auto bind = [&](zmq::socket_t& socket, const char* suffix) {
+      if (!options_.ipc_folder.empty())
+        socket.bind("ipc://" + options_.ipc_folder + "/" + name + suffix);
+      else
+        socket.bind("tcp://" + host_of(pools_[e.id.pool].endpoint) + ":*");
+      return socket.get(zmq::sockopt::last_endpoint);
+    };
+    e.input_address = bind(e.input, ".in");
+    e.output_address = bind(e.output, ".out");
+  }
+
+  static std::string host_of(const std::string& endpoint) {
+    const std::string_view prefix = "tcp://";
+    const auto colon = endpoint.rfind(':');
+    return endpoint.substr(prefix.size(), colon - prefix.size());
+  }
+
+  // Takes the present incarnation of a rank out of service.
+  void retire(core::rank_id id) {
+    const auto found = std::find_if(live_.begin(), live_.end(), [&](const endpoint_ptr& e) { return e->id == id; });
+    if (found == live_.end())
+      return;
+    auto endpoint = *found;
+    live_.erase(found);
+    shut(*endpoint);
+    {
+      const std::lock_guard guard{mutex_};
+      if (present_[slot_of(id)] == endpoint)
+        present_[slot_of(id)].reset();
+    }
+    receiver_wake_.raise();
+  }
+
+  void shut(rank_endpoint& e) {
+    e.closed = true; // the receiver closes `output` when it sees this
+    ::zmq_socket_monitor(e.input.handle(), nullptr, 0);
+    e.monitor.close();
+    e.input.close();
+    if (!options_.ipc_folder.empty()) {
+      std::remove(e.input_address.substr(6).c_str());
+    }
+  }
+
+  void carry_out_closes() {
+    std::vector<std::pair<core::rank_id, core::rank_epoch>> closes;
+    {
+      const std::lock_guard guard{mutex_};
+      closes.swap(to_close_);
+    }
+    for (const auto& [id, epoch] : closes)
+      if (const auto endpoint = find(id); endpoint && endpoint->epoch.load() == epoch)
+        retire(id);
+  }
+
+  void read_monitor(rank_endpoint& e) {
+    for (;;) {
+      zmq::message_t event;
+      zmq::message_t address;
+      if (!e.monitor.recv(event, zmq::recv_flags::dontwait))
+        return;
+      if (event.more()) [[maybe_unused]]
+        const auto got = e.monitor.recv(address, zmq::recv_flags::dontwait);
+      if (event.size() < 2)
+        continue;
+      std::uint16_t kind = 0;
+      std::memcpy(&kind, event.data(), sizeof kind);
+      if (kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+        e.connected = true;
+        if (e.lost && e.registered)
+          come_back(e);
+      } else if (kind == ZMQ_EVENT_DISCONNECTED && e.connected) {
+        e.connected = false;
+        if (!e.lost)
+          report_lost(e, "its connection was lost");
+        e.lost = true;
+      }
+    }
+  }
+
+  void report_lost(rank_endpoint& e, std::string cause) {
+    {
+      // Whatever waits was meant for the process that is gone; its requests move or end.
+      const std::lock_guard guard{e.mutex};
+      e.queue.clear();
+      e.queued_requests = 0;
+      e.queued_bytes = 0;
+    }
+    link_event event;
+    event.kind = link_event_kind::lost;
+    event.rank = e.id;
+    event.epoch = e.epoch.load();
+    event.cause = std::move(cause);
+    callbacks_.on_link_event(std::move(event));
+  }
+
+  void come_back(rank_endpoint& e) {
+    e.lost = false;
+    e.epoch = ++pools_[e.id.pool].next_epoch[e.id.rank];
+    link_event event;
+    event.kind = link_event_kind::reconnected;
+    event.rank = e.id;
+    event.epoch = e.epoch.load();
+    event.cause = "reconnected without HELLO";
+    callbacks_.on_link_event(std::move(event));
+  }
+
+  void read_registration(rank_endpoint& e) {
+    for (int i = 0; i < options_.frames_per_round_max; ++i) {
+      zmq::message_t identity;
+      zmq::message_t payload;
+      if (!e.input.recv(identity, zmq::recv_flags::dontwait))
+        return;
+      if (!identity.more())
+        continue;
+      [[maybe_unused]] const auto got = e.input.recv(payload, zmq::recv_flags::dontwait);
+      while (payload.more())
+        if (!e.input.recv(payload, zmq::recv_flags::dontwait))
+          break;
+      link_event event;
+      event.rank = e.id;
+      event.epoch = e.epoch.load();
+      const auto registration = sg::decode_registration(view(payload));
+      if (view(identity) != e.identity) {
+        event.kind = link_event_kind::refused;
+        event.cause = "another identity connected to its endpoint";
+      } else if (!registration) {
+        ++counters_.malformed[static_cast<std::size_t>(registration.error().kind)];
+        event.kind = link_event_kind::refused;
+        event.cause =
+            "registration: " + std::string{sg::to_string(registration.error().kind)} + " " + registration.error().field;
+      } else {
+        e.registered = true;
+        event.kind = link_event_kind::registered;
+        event.kv_capacity = registration->kv_cache_size_tokens;
+        event.max_running = registration->max_num_seqs;
+        event.chunk_tokens = registration->max_num_batched_tokens;
+        event.data_parallel_size = registration->data_parallel_size;
+        event.max_model_len = registration->max_model_len;
+        event.engine_version = registration->engine_version;
+        event.layouts = registration->positional_layouts;
+        if (registration->data_parallel_size > 1 || e.id.rank > 0)
+          wide_pools_[e.id.pool].store(true, std::memory_order_relaxed);
+      }
+      callbacks_.on_link_event(std::move(event));
+    }
+  }
+
+  // Sends what is queued without ever waiting. True when something is left for a later round.
+  bool send_queued() {
+    {
+      const std::lock_guard guard{mutex_};
+      for (auto& endpoint : dirty_)
+        if (std::find(sending_.begin(), sending_.end(), endpoint) == sending_.end())
+          sending_.push_back(std::move(endpoint));
+      dirty_.clear();
+    }
+    std::erase_if(sending_, [this](const endpoint_ptr& e) { return e->closed || drain(*e); });
+    return !sending_.empty();
+  }
+
+  bool drain(rank_endpoint& e) {
+    for (;;) {
+      rank_endpoint::frame frame;
+      {
+        const std::lock_guard guard{e.mutex};
+        if (e.queue.empty())
+          return true;
+        if (e.lost)
+          return false;
+        frame = std::move(e.queue.front());
+        e.queue.pop_front();
+      }
+      if (!transmit(e, frame)) {
+        const std::lock_guard guard{e.mutex};
+        e.queue.push_front(std::move(frame));
+        return false;
+      }
+      const std::lock_guard guard{e.mutex};
+      e.queued_bytes -= std::min<std::uint64_t>(e.queued_bytes, frame.payload.size());
+      if (frame.kind == core::frame_kind::add && e.queued_requests > 0)
+        --e.queued_requests;
+    }
+  }
+
+  bool transmit(rank_endpoint& e, const rank_endpoint::frame& frame) {
+    const auto type = static_cast<std::uint8_t>(frame.kind);
+    constexpr auto more = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
+    try {
+      // With ROUTER_MANDATORY the first part fails when the peer is not there or its pipe is full; the others follow
+      // it.
+      if (!e.input.send(zmq::buffer(e.identity), more))
+        return false;
+      if (!e.input.send(zmq::buffer(&type, 1), more) ||
+          !e.input.send(zmq::buffer(frame.payload), zmq::send_flags::dontwait))
+        return true;
+    } catch (const zmq::error_t& error) {
+      if (error.num() == EHOSTUNREACH)
+        return false;
+      throw;
+    }
+    ++counters_.frames_sent;
+    counters_.bytes_sent += frame.payload.size();
+    return true;
+  }
+
+  // -- receiver thread
+  // ---------------------------------------------------------------------------------------------------
+
+  void run_receiver() {
+    std::vector<endpoint_ptr> sources;
+    std::vector<zmq::pollitem_t> items;
+    bool stale = true;
+    while (running_) {
+      if (stale) {
+        items.clear();
+        items.push_back(receiver_wake_.item());
+        for (const auto& source : sources)
+          items.push_back({source->output.handle(), 0, ZMQ_POLLIN, 0});
+        stale = false;
+      }
+      if (callbacks_.may_receive && !callbacks_.may_receive()) {
+        ++counters_.receive_pauses;
+        std::this_thread::sleep_for(std::chrono::milliseconds{1});
+        continue;
+      }
+      zmq::poll(items, std::chrono::milliseconds{1000});
+      for (std::size_t i = 0; i < sources.size(); ++i)
+        if ((items[i + 1].revents & ZMQ_POLLIN) != 0)
+          read_outputs(*sources[i]);
+      if ((items[0].revents & ZMQ_POLLIN) == 0)
+        continue;
+      receiver_wake_.lower();
+      {
+        const std::lock_guard guard{mutex_};
+        for (auto& endpoint : arriving_)
+          sources.push_back(std::move(endpoint));
+        arriving_.clear();
+      }
+      std::erase_if(sources, [this](const endpoint_ptr& e) {
+        if (!e->closed)
+          return false;
+        e->output.close();
+        if (!options_.ipc_folder.empty())
+          std::remove(e->output_address.substr(6).c_str());
+        return true;
+      });
+      stale = true;
+    }
+    for (auto& source : sources) {
+      source->output.close();
+      if (!options_.ipc_folder.empty())
+        std::remove(source->output_address.substr(6).c_str());
+    }
+  }
+
+  void read_outputs(rank_endpoint& e) {
+    for (int i = 0; i < options_.frames_per_round_max; ++i) {
+      zmq::message_t frame;
+      if (!e.output.recv(frame, zmq::recv_flags::dontwait))
+        return;
+      const bool multipart = frame.more();
+      while (frame.more())
+        if (!e.output.recv(frame, zmq::recv_flags::dontwait))
+          break;
+      ++counters_.frames_received;
+      counters_.bytes_received += frame.size();
+      if (e.closed) {
+        ++counters_.frames_of_closed_links;
+        continue;
+      }
+      if (multipart) {
+        ++counters_.malformed[static_cast<std::size_t>(sg::wire_error_kind::trailing_bytes)];
+        continue;
+      }
+      take(e, view(frame));
+    }
+  }
+
+  void take(rank_endpoint& e, std::string_view frame) {
+    auto output = sg::decode_output(frame);
+    if (!output) {
+      ++counters_.malformed[static_cast<std::size_t>(output.error().kind)];
+      return;
+    }
+    const auto now = callbacks_.now();
+    e.last_output_ns.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+    if (std::holds_alternative<sg::engine_dead>(*output)) {
+      link_event event;
+      event.kind = link_event_kind::lost;
+      event.rank = e.id;
+      event.epoch = e.epoch.load();
+      event.cause = "ENGINE_CORE_DEAD";
+      callbacks_.on_link_event(std::move(event));
+      return;
+    }
+    if (auto* tokens = std::get_if<sg::token_output>(&*output)) {
+      take_report(e, tokens->load, tokens->load_malformed, now);
+      take_tokens(e, *tokens, now);
+    } else if (auto* embeddings = std::get_if<sg::embedding_output>(&*output)) {
+      take_report(e, embeddings->load, false, now);
+    }
+  }
+
+  // The load path: a store into the board and, at most, a ring. Nothing here blocks, throws or allocates.
+  void take_report(rank_endpoint& e, const std::optional<sg::load_tail>& load, bool malformed,
+                   core::timestamp now) noexcept {
+    if (malformed) {
+      ++counters_.reports_malformed;
+      return;
+    }
+    if (!load) {
+      ++counters_.reports_absent;
+      return;
+    }
+    ++counters_.reports;
+    core::load_report report;
+    report.rank = e.id;
+    report.epoch = e.epoch.load(std::memory_order_relaxed);
+    report.sequence = ++e.report_sequence;
+    report.received_at = now;
+    report.num_running = load->num_running;
+    report.num_waiting = load->num_waiting;
+    report.kv_used_tokens = load->kv_used_tokens;
+    report.kv_total_tokens = load->kv_total_tokens;
+    const bool wake = board_->publish(slot_base_[e.id.pool] + e.id.rank, report);
+    if (wake && wide_pools_[e.id.pool].load(std::memory_order_relaxed))
+      callbacks_.on_load_report();
+  }
+
+  void take_tokens(rank_endpoint& e, sg::token_output& tokens, core::timestamp now) {
+    if (tokens.items.empty())
+      return;
+    core::output_batch batch;
+    batch.rank = e.id;
+    batch.epoch = e.epoch.load(std::memory_order_relaxed);
+    batch.received_at = now;
+    batch.tokens = std::move(tokens.tokens);
+    batch.items.reserve(tokens.items.size());
+    for (auto& from : tokens.items) {
+      const auto rid = sg::parse_engine_rid(from.rid);
+      if (!rid) {
+        ++counters_.unknown_rids;
+        continue;
+      }
+      core::output_item item;
+      item.handle = rid->handle;
+      item.attempt = rid->attempt;
+      item.token_offset = from.token_offset;
+      item.token_count = from.token_count;
+      item.finish = from.finish;
+      item.prompt_tokens = from.prompt_tokens;
+      item.completion_tokens = from.completion_tokens;
+      item.cached_tokens = from.cached_tokens;
+      item.finish_status = from.finish_status;
+      item.matched_token = from.matched_token;
+      const auto keep = [&](std::string& text) {
+        if (text.empty())
+          return core::stream_event::no_index;
+        batch.texts.push_back(std::move(text));
+        return static_cast<std::uint32_t>(batch.texts.size() - 1);
+      };
+      item.finish_text = keep(from.finish_message);
+      item.matched_string = keep(from.matched_string);
+      batch.items.push_back(item);
+    }
+    if (!batch.items.empty())
+      callbacks_.on_outputs(std::move(batch));
+  }
+
+  engine_hub_options options_;
+  engine_hub_callbacks callbacks_;
+  std::shared_ptr<core::load_board> board_;
+  engine_hub_counters counters_;
+  zmq::context_t context_;
+  std::vector<std::size_t> slot_base_; // by pool
+  std::vector<pool_sockets> pools_;
+  std::unique_ptr<std::atomic<bool>[]> wide_pools_; // by pool: more than one rank
+  std::vector<endpoint_ptr> live_;                  // sender thread
+  std::vector<endpoint_ptr> sending_;               // sender thread: with something queued
+
+  mutable std::mutex mutex_;           // guards the five below
+  std::vector<endpoint_ptr> present_;  // by slot
+  std::vector<endpoint_ptr> arriving_; // for the receiver to poll
+  std::vector<endpoint_ptr> dirty_;    // with something new to send
+  std::vector<std::pair<core::rank_id, core::rank_epoch>> to_close_;
+
+  wake_up sender_wake_;
+  wake_up receiver_wake_;
+  std::atomic<bool> running_{false};
+  std::thread sender_;
+  std::thread receiver_;
+};
+
+engine_hub::engine_hub(engine_hub_options options, engine_hub_callbacks callbacks,
+                       std::shared_ptr<core::load_board> board)
+    : impl_(std::make_unique<impl>(std::move(options), std::move(callbacks), std::move(board))) {}
+
+engine_hub::~engine_hub() = default;
+
+void engine_hub::start() {
+  impl_->start();
+}
+
+void engine_hub::stop() noexcept {
+  impl_->stop();
+}
+
+const std::string& engine_hub::handshake_endpoint(std::size_t pool) const {
+  return impl_->handshake_endpoint(pool);
+}
+
+const engine_hub_counters& engine_hub::counters() const noexcept {
+  return impl_->counters();
+}
+
+std::size_t engine_hub::board_slot(core::rank_id rank) const noexcept {
+  return impl_->slot_of(rank);
+}
+
+std::size_t engine_hub::board_slots(const engine_hub_options& options) noexcept {
+  std::size_t slots = 0;
+  for (const auto& pool : options.pools)
+    slots += pool.ranks_max;
+  return slots;
+}
+
+core::send_result engine_hub::send(core::rank_id rank, core::rank_epoch epoch, core::frame_kind kind,
+                                   std::string payload) noexcept {
+  return impl_->send(rank, epoch, kind, std::move(payload));
+}
+
+core::timestamp engine_hub::last_output(core::rank_id rank) const noexcept {
+  return impl_->last_output(rank);
+}
+
+void engine_hub::close(core::rank_id rank, core::rank_epoch epoch) noexcept {
+  impl_->close(rank, epoch);
+}
+
+} // namespace rankwise::io

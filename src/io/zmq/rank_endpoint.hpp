@@ -1,0 +1,48 @@
+#pragma once
+
+#include "core/ids.hpp"
+#include "core/rank_link.hpp"
+#include "core/time.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <zmq.hpp>
+
+namespace rankwise::io {
+
+/// One incarnation of one rank: its two endpoints and the queue towards it. The sender thread owns `input` and `monitor`, the
+/// receiver thread owns `output`; the queue is shared.
+struct rank_endpoint {
+  struct frame {
+    core::frame_kind kind = core::frame_kind::add;
+    std::string payload;
+  };
+
+  core::rank_id id;
+  std::atomic<core::rank_epoch> epoch{0};
+  std::string identity;
+  std::string input_address;
+  std::string output_address;
+
+  zmq::socket_t input;   // ROUTER, the rank's DEALER connects
+  zmq::socket_t monitor; // PAIR, events of `input`
+  zmq::socket_t output;  // PULL, the rank's PUSH connects
+
+  bool registered = false; // sender thread
+  bool connected = false;  // sender thread
+  bool lost = false;       // sender thread: said so, and not back yet
+  std::atomic<bool> closed{false};
+  std::atomic<std::int64_t> last_output_ns{0};
+  std::uint64_t report_sequence = 0; // receiver thread
+
+  std::mutex mutex;
+  std::deque<frame> queue;
+  std::uint32_t queued_requests = 0;
+  std::uint64_t queued_bytes = 0;
+};
+
+} // namespace rankwise::io
