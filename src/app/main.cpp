@@ -1,0 +1,17 @@
+#include "app/engine_command.hpp"
+#include "app/node_command.hpp"
+
+#include <CLI/CLI.hpp>
+
+int main(int argc, char** argv) {
+  CLI::App app{"Rankwise: a control plane for the data-parallel ranks of LLM engines"};
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help of every subcommand");
+  int exit_code = 0;
+  rankwise::app::add_node_command(app, exit_code);
+  rankwise::app::add_engine_command(app, exit_code);
+  rankwise::app::add_view_commands(app, exit_code);
+  rankwise::app::add_history_command(app, exit_code);
+  CLI11_PARSE(app, argc, argv);
+  return exit_code;
+}

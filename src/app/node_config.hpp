@@ -1,0 +1,69 @@
+#pragma once
+
+#include "core/pool_controller.hpp"
+#include "core/rank_machine.hpp"
+#include "core/restart_policy.hpp"
+#include "io/front/front_options.hpp"
+
+#include <tl/expected.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+/// The node's configuration: TOML, every key documented in deploy/rankwise.toml.
+namespace rankwise::app {
+
+struct pool_config {
+  core::pool_options options;
+  std::string handshake = "tcp://127.0.0.1:0";
+};
+
+struct node_config {
+  std::string grpc = "127.0.0.1:30001";
+  std::string admin = "127.0.0.1:30002";
+  std::string state_dir; ///< empty: a folder under /tmp that goes with the process
+  std::string log_level = "info";
+  std::string history_file; ///< empty: none
+  bool fault_injection = false;
+  double drain_s = 30;
+  std::uint32_t worker_threads = 2;
+
+  std::vector<pool_config> pools;
+
+  core::restart_limits restarts;
+  std::uint32_t forwarder_restarts_max = 5;
+  double park_retry_s = 30;
+
+  std::uint32_t heartbeat_interval_ms = 200;
+  std::uint32_t heartbeat_timeout_ms = 500;
+  std::uint32_t send_queue_requests_max = 4096;
+  std::uint64_t send_queue_bytes_max = 1ull << 30;
+  core::rank_timing rank_timing;
+
+  bool load_forwarding = true;
+  core::ledger_options ledger;
+
+  std::uint32_t attempts_max = 4;
+  double request_time_max_s = 3600;
+  std::uint32_t streams_max = 65'536;
+  std::uint32_t backlog_batches_max = 4096;
+  std::uint32_t backlog_submissions_max = 16'384;
+
+  io::front::front_options front;
+};
+
+/// Errors are one line each: "FILE:LINE: key: what is wrong".
+using config_errors = std::vector<std::string>;
+
+/// The embedded defaults with one unified pool.
+[[nodiscard]] node_config default_config();
+
+/// Unknown keys, wrong types, values out of range and impossible combinations are errors.
+[[nodiscard]] tl::expected<node_config, config_errors> parse_config(const std::string& text, const std::string& file_name);
+[[nodiscard]] tl::expected<node_config, config_errors> load_config(const std::string& path);
+
+/// What a combination of pools must obey, whether it came from a file or from flags.
+[[nodiscard]] config_errors check_config(const node_config& config);
+
+} // namespace rankwise::app

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "core/request_intake.hpp"
+#include "io/front/scheduler_front.hpp"
+#include "io/zmq/engine_hub.hpp"
+#include "messages/introspector.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+
+/// What the admin HTTP shows: the Introspector's snapshot as JSON and as Prometheus text.
+namespace rankwise::app {
+
+[[nodiscard]] nlohmann::ordered_json actors_json(const node_snapshot& snapshot);
+[[nodiscard]] nlohmann::ordered_json ranks_json(const node_snapshot& snapshot);
+[[nodiscard]] nlohmann::ordered_json requests_json(const request_list& list);
+[[nodiscard]] nlohmann::ordered_json status_json(const node_snapshot& snapshot, const core::node_info& info);
+/// GET /v1/loads in SGLang's shape.
+[[nodiscard]] nlohmann::ordered_json loads_json(const std::vector<core::rank_load>& loads);
+
+struct metrics_input {
+  const node_snapshot& snapshot;
+  const core::node_info& info;
+  const io::engine_hub_counters& hub;
+  const io::front::front_counters& front;
+};
+[[nodiscard]] std::string metrics_text(const metrics_input& input);
+
+} // namespace rankwise::app
