@@ -68,7 +68,6 @@ using engine_output = std::variant<token_output, embedding_output, control_reply
 
 inline constexpr std::uint32_t batch_rids_max = 65'536;
 inline constexpr std::uint32_t batch_tokens_max = 1'048'576;
-inline constexpr std::uint32_t output_depth_max = 32; ///< nesting of arrays and maps
 
 /// Decodes a prefix and ignores what newer releases append; the tail may stop after column 10 or 15. Nothing is read
 /// past the last column that we use, so a fault behind it goes unnoticed. A finish reason that this version does not

@@ -213,7 +213,7 @@ TEST(output_codec_test, the_tail_may_stop_after_column_10_or_15) {
   EXPECT_FALSE(short_batch.load_malformed);
   EXPECT_EQ(batch_builder().keep(16).good().load, (load_tail{4, 5, 6, 100}));
   EXPECT_FALSE(batch_builder().keep(15).good().load); // half a report is none
-  batch_builder().keep(9).expect_error(wire_error_kind::missing_field, "");
+  batch_builder().keep(9).expect_error(wire_error_kind::missing_field, "output_token_logprobs_val");
   batch_builder().keep(3).expect_error(wire_error_kind::missing_field, "finished_reasons");
 }
 
@@ -335,7 +335,7 @@ TEST(output_codec_test, an_unknown_tag_is_named) {
       .set(0, [](auto& w) { w.text("BatchStrOutput"); })
       .expect_error(wire_error_kind::unknown_tag, "BatchStrOutput");
   batch_builder().set(0, [](auto& w) { w.number(5); }).expect_error(wire_error_kind::unknown_tag, "");
-  batch_builder().set(0, [](auto& w) { w.array(0); }).expect_error(wire_error_kind::unknown_tag, "tag");
+  batch_builder().set(0, [](auto& w) { w.array(0); }).expect_error(wire_error_kind::unknown_tag, "");
 }
 
 TEST(output_codec_test, an_unknown_finish_reason_ends_as_an_abort_that_names_it) {
@@ -382,13 +382,14 @@ TEST(output_codec_test, batches_and_nesting_beyond_the_limits_are_refused) {
   };
   batch_builder().set(2, many_tokens).expect_error(wire_error_kind::too_large, "output_ids");
   const auto deep = [](auto& w) {
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 100'000; ++i) {
       w.array(1);
     }
     w.nil();
   };
-  batch_builder().set(9, deep).expect_error(wire_error_kind::too_large, "");
-  batch_builder().set(12, deep).expect_error(wire_error_kind::too_large, "num_running");
+  // What is stepped over may be nested at will: that costs neither memory nor stack.
+  EXPECT_EQ(batch_builder().set(9, deep).good().tokens.size(), 2U);
+  EXPECT_TRUE(batch_builder().set(12, deep).good().load_malformed);
 }
 
 TEST(output_codec_test, trailing_bytes_are_seen_when_the_frame_ends_with_our_columns) {
