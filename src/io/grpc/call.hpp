@@ -19,7 +19,7 @@ enum class cancel_reason : std::uint8_t {
   client_reset = 0,      ///< The client sent RST_STREAM.
   connection_closed = 1, ///< The client's connection is gone.
   deadline = 2,          ///< `grpc-timeout` has passed.
-  slow_client = 3,       ///< The client's connection took no byte for `write_stall_max`.
+  slow_client = 3,       ///< The client's connection or stream took no byte for `write_stall_max`.
   shutting_down = 4,     ///< `stop()`, or the drain ran out of time.
   protocol_error = 5,    ///< The client broke HTTP/2 or gRPC framing.
   internal_error = 6,    ///< The handler threw.

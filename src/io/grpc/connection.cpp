@@ -144,7 +144,9 @@ std::optional<std::chrono::nanoseconds> stream::time_left() const noexcept {
 }
 
 void stream::resume() noexcept {
-  idle_ = false;
+  if (std::exchange(idle_, false)) {
+    last_progress_ = owner_.context().now; // from here on the client can be slow
+  }
   if (!dirty_ && !end_submitted_) {
     owner_.mark_dirty(*this);
   }
@@ -527,8 +529,10 @@ bool connection::flush() {
 
 void connection::on_headers_complete(stream& s) {
   const auto& limits = context_.options;
-  dirty_streams_.reserve(streams_.size() + 1);
-  taken_streams_.reserve(streams_.size() + 1);
+  if (dirty_streams_.capacity() < streams_.size() || taken_streams_.capacity() < streams_.size()) {
+    dirty_streams_.reserve(2 * streams_.size());
+    taken_streams_.reserve(2 * streams_.size());
+  }
   if (s.header_bytes_ > limits.header_bytes_max) {
     refuse(s, {status_code::resource_exhausted, "request headers: " + std::to_string(s.header_bytes_) +
                                                     " bytes, the limit is " + std::to_string(limits.header_bytes_max)});
@@ -806,6 +810,7 @@ void connection::begin_response(stream& s) {
 
 ssize_t connection::fill_data(stream& s, char* buffer, std::size_t room, std::uint32_t& flags) {
   std::size_t filled = 0;
+  s.last_progress_ = context_.now;
   for (;;) {
     if (s.unsent_offset_ < s.unsent_.size()) {
       const auto part = std::min(room - filled, s.unsent_.size() - s.unsent_offset_);
@@ -958,6 +963,27 @@ bool connection::needs_tick() const noexcept {
   return !settings_seen_ || unfinished_requests_ > 0 || !out_.empty();
 }
 
+void connection::end_stalled_streams() {
+  const auto& limits = context_.options;
+  std::vector<stream*> stalled;
+  for (auto& [http2_id, s] : streams_) {
+    const auto since = context_.now - s->last_progress_;
+    const bool sends_nothing = !s->remote_closed_ && !s->bidirectional_ && since > limits.request_stall_max;
+    const bool takes_nothing = s->response_begun_ && !s->idle_ && since > limits.write_stall_max;
+    if (!s->end_submitted_ && (sends_nothing || takes_nothing)) {
+      stalled.push_back(s.get());
+    }
+  }
+  for (auto* s : stalled) {
+    if (!s->response_begun_) {
+      refuse(*s, {status_code::deadline_exceeded, "the request was not complete and no byte of it came for too long"});
+    } else {
+      cancel(*s, cancel_reason::slow_client);
+      end_stream_now(*s, {status_code::resource_exhausted, "the client took nothing of its stream for too long"});
+    }
+  }
+}
+
 bool connection::on_tick() {
   const auto& limits = context_.options;
   const auto now = context_.now;
@@ -969,17 +995,7 @@ bool connection::on_tick() {
     close_reason_ = cancel_reason::slow_client;
     return false;
   }
-  if (unfinished_requests_ > 0) {
-    std::vector<stream*> stalled;
-    for (auto& [http2_id, s] : streams_) {
-      if (!s->remote_closed_ && !s->bidirectional_ && now - s->last_progress_ > limits.request_stall_max) {
-        stalled.push_back(s.get());
-      }
-    }
-    for (auto* s : stalled) {
-      refuse(*s, {status_code::deadline_exceeded, "the request was not complete and no byte of it came for too long"});
-    }
-  }
+  end_stalled_streams();
   if (ping_open_ && now - ping_sent_ > limits.keepalive_timeout) {
     return false;
   }

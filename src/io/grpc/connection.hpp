@@ -53,7 +53,7 @@ class stream final : public call {
   std::size_t header_bytes_ = 0;
   std::size_t held_bytes_ = 0; ///< Our part of io_context::unfinished_request_bytes.
   std::multimap<steady_time, call_id>::iterator deadline_;
-  steady_time last_progress_{};
+  steady_time last_progress_{}; ///< A byte of the request came, or a byte of the response was taken.
 
   std::string unsent_; ///< Rest of a message of which a part is already in a DATA frame.
   std::size_t unsent_offset_ = 0;
@@ -125,6 +125,7 @@ class connection {
   [[nodiscard]] pull_result pull(stream& s);
   [[nodiscard]] ssize_t fill_data(stream& s, char* buffer, std::size_t room, std::uint32_t& flags);
   void release_held_bytes(stream& s) noexcept;
+  void end_stalled_streams();
   void close_stream(std::int32_t http2_id, std::uint32_t http2_error) noexcept;
   [[nodiscard]] bool write_out();
   [[nodiscard]] bool feed(const std::uint8_t* data, std::size_t size);

@@ -32,7 +32,15 @@ constexpr std::chrono::milliseconds last_flush_max{500};    // for statuses of c
 
 class server::impl {
  public:
-  explicit impl(server_options o) : context(std::move(o)), event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  explicit impl(server_options o) : context(std::move(o)), event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    // Limits are kept to within a quarter of the shortest.
+    constexpr std::chrono::milliseconds tick_min{10};
+    const auto& limits = context.options;
+    busy_tick_ = std::clamp<std::chrono::milliseconds>(
+        std::min({limits.preface_max, limits.request_stall_max, limits.write_stall_max}) / 4, tick_min, tick_interval);
+    idle_tick_ = std::clamp<std::chrono::milliseconds>(
+        std::min(limits.keepalive_interval, limits.keepalive_timeout) / 4, tick_min, idle_tick_interval);
+  }
 
   tl::expected<void, std::string> start();
   void run();
@@ -86,6 +94,8 @@ class server::impl {
 
   std::multimap<steady_time, std::function<void()>> timers_;
   phase phase_ = phase::serving;
+  std::chrono::milliseconds busy_tick_{};
+  std::chrono::milliseconds idle_tick_{};
   steady_time next_tick_{};
   steady_time drain_began_{};
   steady_time drain_until_{};
@@ -299,6 +309,9 @@ void server::impl::flush_dirty() {
 }
 
 void server::impl::watch(connection& c) {
+  if (c.needs_tick()) {
+    next_tick_ = std::min(next_tick_, context.now + busy_tick_);
+  }
   auto& watched = watched_writable_[c.fd()];
   if (watched == c.wants_writable()) {
     return;
@@ -342,14 +355,7 @@ void server::impl::tick() {
   for (const int fd : over) {
     close(fd);
   }
-  const auto& limits = context.options;
-  const auto shortest = std::min({limits.preface_max, limits.request_stall_max, limits.write_stall_max});
-  const auto busy_tick =
-      std::clamp<std::chrono::milliseconds>(shortest / 4, std::chrono::milliseconds{10}, tick_interval);
-  const auto idle_tick =
-      std::clamp<std::chrono::milliseconds>(std::min(limits.keepalive_interval, limits.keepalive_timeout) / 4,
-                                            std::chrono::milliseconds{10}, idle_tick_interval);
-  next_tick_ = context.now + (soon ? busy_tick : idle_tick);
+  next_tick_ = context.now + (soon ? busy_tick_ : idle_tick_);
 }
 
 // --- drain

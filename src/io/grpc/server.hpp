@@ -35,9 +35,10 @@ struct server_options {
   std::uint64_t stream_resets_burst_max = 20'000;
   std::uint64_t stream_resets_per_s_max = 5'000;
 
-  std::chrono::milliseconds preface_max{10'000};        ///< From accept to the client's preface and SETTINGS.
-  std::chrono::milliseconds request_stall_max{60'000};  ///< Without a byte of a request that is not complete.
-  std::chrono::milliseconds write_stall_max{30'000};    ///< Without the socket taking a byte of what waits for it.
+  std::chrono::milliseconds preface_max{10'000};       ///< From accept to the client's preface and SETTINGS.
+  std::chrono::milliseconds request_stall_max{60'000}; ///< Without a byte of a request that is not complete.
+  std::chrono::milliseconds write_stall_max{
+      30'000}; ///< Without a connection, or a stream, taking a byte of what waits for it.
   std::chrono::milliseconds keepalive_interval{30'000}; ///< Silence after which a PING is sent ...
   std::chrono::milliseconds keepalive_timeout{20'000};  ///< ... and how long its answer may take.
 };

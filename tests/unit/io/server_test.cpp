@@ -552,6 +552,19 @@ TEST_F(grpc_server, a_client_that_reads_nothing_loses_its_connection) {
   static_cast<void>(id);
 }
 
+TEST_F(grpc_server, a_stream_whose_window_stays_shut_is_ended) {
+  server_options options;
+  options.write_stall_max = 200ms;
+  options.keepalive_interval = 400ms;
+  start(options);
+  raw_client client{server_->port(), client_settings{10, false}};
+  const auto id = client.open(feed, framed(""));
+  push({std::string(100, 'a')}, true);
+  EXPECT_EQ(client.wait(id).reset_code, static_cast<std::uint32_t>(NGHTTP2_ENHANCE_YOUR_CALM));
+  EXPECT_EQ(cancels_within(1s), std::vector<cancel_reason>{cancel_reason::slow_client});
+  EXPECT_EQ(client.wait(client.open(echo, framed("x"))).status(), 0) << "the connection goes on";
+}
+
 TEST_F(grpc_server, an_answer_larger_than_the_write_buffer_is_whole) {
   server_options options;
   options.write_buffer_bytes_max = 20'000;
