@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import importlib.metadata
 import os
 import pathlib
 import signal
@@ -86,6 +87,10 @@ class Program:
 
 def python_program(name, *arguments):
     return Program(sys.executable, "-u", HERE / name, *arguments)
+
+
+def sglang_version():
+    return importlib.metadata.version("sglang")
 
 
 def expected_tokens(rid, count):
