@@ -236,6 +236,12 @@ supervisor_actor::behavior_type supervisor(self_ptr self, supervisor_config conf
   st.random.seed(st.config.seed);
   end_on_exception(self);
   self->set_down_handler([=](caf::down_msg& m) { on_down(self, m); });
+  self->set_exit_handler([=](caf::exit_msg& m) {
+    for (auto& [key, c] : self->state.children)
+      if (c.handle != nullptr)
+        self->send_exit(caf::actor_cast<caf::actor>(c.handle), m.reason);
+    self->quit(m.reason);
+  });
   st.config.directory->set(caf::actor_cast<supervisor_actor>(self));
   for (std::uint16_t pool = 0; pool < st.config.pools.size(); ++pool)
     start_controller(self, pool);
