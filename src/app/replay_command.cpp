@@ -61,6 +61,11 @@ int run(parsed_options& parsed) {
       return 2;
     }
   }
+  const auto unreachable = result.failures.find("grpc_unavailable");
+  if (unreachable != result.failures.end() && unreachable->second == result.accepted()) {
+    std::fprintf(stderr, "rankwise replay: nobody answered at %s\n", parsed.client.target.c_str());
+    return 2;
+  }
   return result.holds() || parsed.no_fail ? 0 : 1;
 }
 
@@ -139,7 +144,8 @@ void add_replay_command(CLI::App& app, int& exit_code) {
   command->add_option("--json", parsed->json_file, "Write all figures to this file");
   command->add_flag("--no-fail", parsed->no_fail, "Exit with 0 also when a request was lost or a token wrong");
   command->add_flag("--quiet", parsed->quiet, "Print nothing");
-  command->footer("Exit codes: 0, 1 a request was lost or a token wrong, 2 the workload cannot be read.");
+  command->footer(
+      "Exit codes: 0, 1 a request was lost or a token wrong, 2 the workload cannot be read or nobody answered.");
   command->callback([parsed, &exit_code] { exit_code = run(*parsed); });
 }
 
