@@ -3,8 +3,8 @@
 #include <string>
 #include <string_view>
 
-/// Frames as hex, encoded by the classes of smg-grpc-servicer 0.14.1 (module sglang.zmq_msgpack, msgspec 0.23): the same bytes with
-/// SGLang 0.5.23 and 0.5.21 installed, but for the registrations.
+/// Frames as hex, encoded by the classes of smg-grpc-servicer 0.14.1 (module sglang.zmq_msgpack, msgspec 0.23): the
+/// same bytes with SGLang 0.5.23 and 0.5.21 installed, but for the registrations.
 namespace rankwise::wire::goldens {
 
 // clang-format off
