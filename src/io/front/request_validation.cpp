@@ -122,9 +122,10 @@ fault read_input(const pb::GenerateRequest& in, const core::node_info& node, std
 
 fault read_counts(const pb::SamplingParams& in, const core::node_info& node, std::size_t prompt_tokens,
                   core::sampling_params& out) {
-  // Like the Python servicer (smg_grpc_servicer 0.14.1, sglang/servicer.py): without max_new_tokens the engine goes on
-  // to the end of the context. SGLang also cuts a larger count to that room (scheduler, "max_req_len"); done here as
-  // well so that a request is not charged with tokens it can never have.
+  // Without max_new_tokens the engine goes on to the end of the context: the Python servicer (smg_grpc_servicer 0.14.1,
+  // sglang/servicer.py) and the Rust one (measured) both send "none", and the gateway leaves it out when its client
+  // does. SGLang also cuts a larger count to that room (scheduler, "max_req_len"); done here as well so that a request
+  // is not charged with tokens it can never have.
   const auto room = node.max_model_len > prompt_tokens + 1
                         ? static_cast<std::uint32_t>(node.max_model_len - prompt_tokens - 1)
                         : (node.max_model_len > 0 ? 1U : int32_max);
