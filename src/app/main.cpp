@@ -1,5 +1,7 @@
+#include "app/demo_command.hpp"
 #include "app/engine_command.hpp"
 #include "app/node_command.hpp"
+#include "app/replay_command.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -8,7 +10,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of every subcommand");
   int exit_code = 0;
+  rankwise::app::add_demo_command(app, exit_code);
   rankwise::app::add_node_command(app, exit_code);
+  rankwise::app::add_replay_command(app, exit_code);
   rankwise::app::add_engine_command(app, exit_code);
   rankwise::app::add_view_commands(app, exit_code);
   rankwise::app::add_history_command(app, exit_code);

@@ -416,7 +416,12 @@ private:
       const auto list = ask<request_list>(list_atom::value, limit);
       return list ? as_json(requests_json(*list)) : no_answer();
     });
-    admin_->get("/v1/loads", [=, this](const http_query&) { return as_json(loads_json(loads())); });
+    admin_->get("/v1/loads", [=, this](const http_query&) { 
+      std::vector<std::string> names;
+      for (const auto& pool : config_.pools)
+        names.push_back(pool.options.name);
+      return as_json(loads_json(loads(), names));
+    });
     if (config_.fault_injection)
       admin_->post("/fault/crash", [this](const http_query& q) { return crash(q); });
   }

@@ -127,12 +127,13 @@ json status_json(const node_snapshot& snapshot, const core::node_info& info) {
   return result;
 }
 
-json loads_json(const std::vector<core::rank_load>& loads) {
+json loads_json(const std::vector<core::rank_load>& loads, const std::vector<std::string>& pool_names) {
   auto rows = json::array();
   for (const auto& l : loads) {
     const auto usage =
         l.kv_total_tokens == 0 ? 0.0 : static_cast<double>(l.kv_used_tokens) / static_cast<double>(l.kv_total_tokens);
-    rows.push_back({{"dp_rank", l.rank.rank},
+    rows.push_back({{"pool", l.rank.pool < pool_names.size() ? pool_names[l.rank.pool] : ""},
+                    {"dp_rank", l.rank.rank},
                     {"num_running_reqs", l.num_running},
                     {"num_waiting_reqs", l.num_waiting},
                     {"num_total_reqs", l.num_running + l.num_waiting},
