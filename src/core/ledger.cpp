@@ -126,8 +126,10 @@ std::optional<ledger::charge> ledger::end(request_handle handle, timestamp now) 
       take_off(*s, c, now);
     s->requests -= 1;
     if (s->requests == 0) {
-      // An emptied rank is idle at once, whatever its last report said.
+      // An emptied rank is idle at once, whatever its last report said; all that it reported is gone with its last leg.
       s->generated_tokens = 0;
+      s->gone_tokens = s->report ? s->report->kv_used_tokens : 0;
+      s->gone.assign(1, {s->gone_tokens, now});
     }
   }
   limit_tokens_ -= c.limit_tokens;

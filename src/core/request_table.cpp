@@ -289,8 +289,13 @@ void request_table::end_legs(request_handle handle, slot& s, bool abort, request
       auto& generated = generated_on(l.pool, l.rank);
       generated -= std::min<std::uint64_t>(generated, s.next_index);
     }
-    fx.pools[l.pool].ends.push_back({handle, abort});
+    const bool placing = l.state == leg_state::placing;
     l.state = leg_state::ended;
+    auto& orders = fx.pools[l.pool];
+    // Ends are carried out before places: an order that has not left yet is taken back, its end would come too early.
+    if (placing && std::erase_if(orders.places, [&](const place_order& o) { return o.handle == handle; }) != 0)
+      continue;
+    orders.ends.push_back({handle, abort});
   }
 }
 

@@ -1,0 +1,288 @@
+#include "tests/unit/core/mini_node.hpp"
+
+#include <gmock/gmock.h>
+
+namespace rankwise::core {
+namespace {
+
+using test::at_ms;
+using test::make_controller;
+using test::make_request;
+using test::order_of;
+using testing::HasSubstr;
+
+refusal refused(pool_controller& c, const place_order& o, timestamp now = at_ms(10)) {
+  auto r = c.place(o, now);
+  if (!std::holds_alternative<refusal>(r)) {
+    ADD_FAILURE() << "was placed";
+    return {};
+  }
+  return std::get<refusal>(r);
+}
+
+placement placed(pool_controller& c, const place_order& o, timestamp now = at_ms(10)) {
+  auto r = c.place(o, now);
+  if (!std::holds_alternative<placement>(r)) {
+    ADD_FAILURE() << std::get<refusal>(r).text;
+    return {};
+  }
+  return std::get<placement>(r);
+}
+
+generate_request pinned(std::int32_t rank) {
+  auto r = make_request("p");
+  r.data_parallel_rank = rank;
+  return r;
+}
+
+TEST(pool_controller, a_policy_that_does_not_exist_is_an_error) {
+  pool_options o;
+  o.policy = "best";
+  EXPECT_THROW(pool_controller{o}, std::invalid_argument);
+}
+
+TEST(pool_controller, choosing_a_rank_charges_it) {
+  auto c = make_controller(2);
+  const auto p = placed(c, order_of(1, make_request("a", 100, 50)));
+  EXPECT_EQ(p.handle, 1u);
+  EXPECT_EQ(p.epoch, 1u);
+  EXPECT_EQ(p.dp_size, 2u);
+  EXPECT_EQ(c.figures(p.rank.rank, at_ms(10)).placed_tokens, 100u);
+  EXPECT_EQ(refused(c, order_of(1, make_request("a"))).reason, failure::duplicate_rid);
+}
+
+TEST(pool_controller, the_cap_on_requests_refuses_with_its_name) {
+  pool_options o;
+  o.requests_in_flight_max = 2;
+  auto c = make_controller(1, o);
+  placed(c, order_of(1, make_request("a")));
+  placed(c, order_of(2, make_request("b")));
+  const auto r = refused(c, order_of(3, make_request("c")));
+  EXPECT_EQ(r.reason, failure::requests_in_flight_max);
+  EXPECT_THAT(r.text, HasSubstr("requests_in_flight_max is 2"));
+  EXPECT_FALSE(r.retry);
+  c.end(1, at_ms(11));
+  placed(c, order_of(3, make_request("c")));
+}
+
+TEST(pool_controller, the_cap_on_tokens_counts_what_may_be_generated) {
+  pool_options o;
+  o.tokens_in_flight_max = 100;
+  auto c = make_controller(1, o);
+  placed(c, order_of(1, make_request("a", 30, 20)));
+  EXPECT_EQ(refused(c, order_of(2, make_request("b", 30, 21))).reason, failure::tokens_in_flight_max);
+  placed(c, order_of(3, make_request("c", 30, 20)));
+}
+
+TEST(pool_controller, a_pin_is_kept_whatever_the_load) {
+  auto c = make_controller(4);
+  for (request_handle h = 1; h <= 10; ++h)
+    EXPECT_EQ(placed(c, order_of(h, pinned(2))).rank.rank, 2);
+}
+
+TEST(pool_controller, rank_9_of_8_is_an_error_that_names_the_ranks_that_there_are) {
+  auto c = make_controller(8);
+  const auto r = refused(c, order_of(1, pinned(9)));
+  EXPECT_EQ(r.reason, failure::invalid_argument);
+  EXPECT_THAT(r.text, HasSubstr("data_parallel_rank: 9"));
+  EXPECT_THAT(r.text, HasSubstr("0 to 7"));
+  EXPECT_EQ(refused(c, order_of(1, pinned(-1))).reason, failure::invalid_argument);
+  EXPECT_EQ(c.charge_count(), 0u);
+}
+
+TEST(pool_controller, a_pin_to_a_rank_that_is_down_is_refused_unless_pins_are_hints) {
+  for (const bool hint : {false, true}) {
+    pool_options o;
+    o.pin_is_hint = hint;
+    auto c = make_controller(4, o);
+    c.rank_down({0, 2}, 1);
+    if (hint)
+      EXPECT_NE(placed(c, order_of(1, pinned(2))).rank.rank, 2);
+    else
+      EXPECT_EQ(refused(c, order_of(1, pinned(2))).reason, failure::pinned_rank_unavailable);
+  }
+}
+
+TEST(pool_controller, a_pin_to_a_suspect_rank_is_kept) {
+  auto c = make_controller(2);
+  c.rank_paused({0, 1}, 1, rank_state::suspect);
+  EXPECT_EQ(placed(c, order_of(1, pinned(1))).rank.rank, 1);
+}
+
+TEST(pool_controller, a_pin_does_not_speak_of_the_ranks_that_prefill) {
+  pool_options o;
+  o.role = pool_role::prefill;
+  auto c = make_controller(2, o);
+  placed(c, order_of(1, pinned(7)));
+}
+
+TEST(pool_controller, a_prefill_pool_follows_a_room_whatever_its_policy) {
+  pool_options o;
+  o.role = pool_role::prefill;
+  auto c = make_controller(4, o);
+  auto request = make_request("r");
+  for (const std::int64_t room : {std::int64_t{6}, std::int64_t{0x7fff'ffff'ffff'ffff}}) {
+    request.bootstrap = bootstrap_info{"host", 1, room};
+    EXPECT_EQ(placed(c, order_of(static_cast<request_handle>(room), request)).rank.rank, room % 4);
+  }
+  c.rank_down({0, 2}, 1);
+  request.bootstrap->room = 2;
+  const auto r = refused(c, order_of(99, request));
+  EXPECT_EQ(r.reason, failure::no_rank_available);
+  EXPECT_THAT(r.text, HasSubstr("bootstrap_room: 2"));
+}
+
+TEST(pool_controller, rooms_are_reduced_by_the_ranks_that_registered_not_by_those_that_are_here) {
+  pool_options o;
+  o.role = pool_role::prefill;
+  pool_controller c{o};
+  c.rank_up(test::up(0, 1, 1, 4), at_ms(0));
+  EXPECT_EQ(c.dp_size(), 4u);
+  auto request = make_request("r");
+  request.bootstrap = bootstrap_info{"host", 1, 5};
+  EXPECT_EQ(placed(c, order_of(1, request)).rank.rank, 1);
+}
+
+TEST(pool_controller, a_suspect_rank_is_used_only_when_no_rank_is_ready) {
+  auto c = make_controller(2);
+  c.rank_paused({0, 0}, 1, rank_state::suspect);
+  for (request_handle h = 1; h <= 4; ++h)
+    EXPECT_EQ(placed(c, order_of(h, make_request("a"))).rank.rank, 1);
+  c.rank_down({0, 1}, 1);
+  EXPECT_EQ(placed(c, order_of(5, make_request("a"))).rank.rank, 0);
+  EXPECT_EQ(c.ranks_up(), 0u);
+  c.rank_down({0, 0}, 1);
+  EXPECT_EQ(refused(c, order_of(6, make_request("a"))).reason, failure::no_rank_available);
+}
+
+TEST(pool_controller, a_draining_rank_keeps_its_charges_and_gets_no_new_work) {
+  auto c = make_controller(2);
+  placed(c, order_of(1, pinned(0)));
+  c.rank_paused({0, 0}, 1, rank_state::draining);
+  EXPECT_EQ(c.figures(0, at_ms(10)).requests, 1u);
+  for (request_handle h = 2; h <= 4; ++h)
+    EXPECT_EQ(placed(c, order_of(h, make_request("a"))).rank.rank, 1);
+}
+
+TEST(pool_controller, a_rank_that_came_back_starts_with_a_small_share) {
+  auto c = make_controller(2);
+  auto again = test::up(0, 0, 2, 2);
+  again.renewed = true;
+  c.rank_down({0, 0}, 1);
+  c.rank_up(again, at_ms(1000));
+  std::array<int, 2> early{};
+  request_handle h = 1;
+  for (int i = 0; i < 44; ++i)
+    ++early[placed(c, order_of(h++, make_request("a", 1000)), at_ms(1000)).rank.rank];
+  EXPECT_GE(early[0], 1);
+  EXPECT_LE(early[0], 6);
+  std::array<int, 2> late{}; // 2 s later it counts as the others do, and has fewer
+  for (int i = 0; i < 20; ++i)
+    ++late[placed(c, order_of(h++, make_request("a", 1000)), at_ms(3001)).rank.rank];
+  EXPECT_EQ(late[0], 20);
+}
+
+TEST(pool_controller, news_of_an_older_epoch_have_no_effect) {
+  pool_controller c{pool_options{}};
+  c.rank_up(test::up(0, 0, 5), at_ms(0));
+  c.rank_up(test::up(0, 0, 4), at_ms(1));
+  EXPECT_TRUE(c.rank_down({0, 0}, 4).empty());
+  c.rank_paused({0, 0}, 4, rank_state::suspect);
+  EXPECT_EQ(c.ranks_up(), 1u);
+  EXPECT_EQ(placed(c, order_of(1, make_request("a"))).epoch, 5u);
+  EXPECT_EQ(c.rank_up(test::up(0, 0, 6), at_ms(2)), std::vector<request_handle>{1});
+}
+
+TEST(pool_controller, news_of_ranks_that_cannot_exist_have_no_effect) {
+  pool_options o;
+  o.ranks_max = 2;
+  auto c = make_controller(1, o);
+  EXPECT_TRUE(c.rank_up(test::up(0, 2), at_ms(0)).empty());
+  EXPECT_TRUE(c.rank_up(test::up(1, 0), at_ms(0)).empty());
+  EXPECT_TRUE(c.rank_down({0, 99}, 1).empty());
+  c.rank_paused({0, 99}, 1, rank_state::suspect);
+  EXPECT_EQ(c.dp_size(), 1u);
+}
+
+TEST(pool_controller, each_verdict_on_a_report_is_counted) {
+  auto c = make_controller(1);
+  c.report(test::report_of(0, 2, at_ms(1), 5));
+  c.report(test::report_of(0, 2, at_ms(1), 5));
+  c.report(test::report_of(0, 1, at_ms(1), 5));
+  c.report(test::report_of(0, 3, at_ms(1), 5, 9));
+  c.report(test::report_of(7, 3, at_ms(1), 5));
+  auto other_pool = test::report_of(0, 4, at_ms(1), 5);
+  other_pool.rank.pool = 3;
+  c.report(other_pool);
+  EXPECT_EQ(c.counts().reports, (std::array<std::uint64_t, report_verdict_count>{1, 1, 1, 1, 2}));
+}
+
+TEST(pool_controller, progress_of_a_batch_moves_the_charges) {
+  auto c = make_controller(1);
+  placed(c, order_of(1, make_request("a", 100)));
+  placed(c, order_of(2, make_request("b", 50)));
+  batch_progress p;
+  p.rank = {0, 0};
+  p.epoch = 1;
+  p.first_tokens = {1};
+  p.ended = {2, 77};
+  p.generated_tokens = 3;
+  c.progress(p, at_ms(20));
+  EXPECT_TRUE(c.is_prefilled(1));
+  EXPECT_EQ(c.figures(0, at_ms(20)).tokens, 103u);
+  EXPECT_EQ(c.figures(0, at_ms(20)).prefill_tokens, 0u);
+  EXPECT_EQ(c.counts().charges_ended, 1u);
+  EXPECT_EQ(c.counts().ends_of_unknown_charges, 1u);
+}
+
+TEST(pool_controller, restored_legs_are_charged_as_they_were_and_those_on_lost_ranks_are_returned) {
+  auto c = make_controller(2);
+  leg_record a;
+  a.handle = 1;
+  a.rank = {0, 0};
+  a.epoch = 1;
+  a.prefilled = true;
+  a.request = test::share(make_request("a", 100, 20));
+  leg_record b = a;
+  b.handle = 2;
+  b.rank.rank = 1;
+  b.prefilled = false;
+  leg_record released = a;
+  released.handle = 3;
+  released.released = true;
+  leg_record other_epoch = a;
+  other_epoch.handle = 4;
+  other_epoch.epoch = 9;
+  leg_record nowhere = a;
+  nowhere.handle = 5;
+  nowhere.rank.rank = 500;
+  EXPECT_EQ(c.restore({a, b, released, other_epoch, nowhere}, at_ms(5)), (std::vector<request_handle>{4, 5}));
+  EXPECT_EQ(c.figures(0, at_ms(5)).requests, 2u);
+  EXPECT_EQ(c.figures(0, at_ms(5)).placed_tokens, 100u);
+  EXPECT_EQ(c.figures(0, at_ms(5)).prefill_tokens, 0u);
+  EXPECT_EQ(c.figures(1, at_ms(5)).prefill_tokens, 100u);
+  EXPECT_TRUE(c.restore({a, b}, at_ms(6)).empty()); // twice is once
+  EXPECT_EQ(c.charge_count(), 3u);
+  for (request_handle h = 1; h <= 3; ++h)
+    EXPECT_TRUE(c.end(h, at_ms(7)));
+  EXPECT_EQ(c.figures(0, at_ms(8)).placed_tokens, 0u);
+  EXPECT_EQ(c.figures(1, at_ms(8)).prefill_tokens, 0u);
+}
+
+TEST(pool_controller, rows_show_the_ledger_beside_the_newest_report) {
+  auto c = make_controller(2);
+  placed(c, order_of(1, pinned(1)));
+  c.report(test::report_of(1, 1, at_ms(10), 4242));
+  const auto rows = c.rows(at_ms(510));
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_FALSE(rows[0].reported);
+  EXPECT_EQ(rows[0].report_age_s, -1);
+  EXPECT_TRUE(rows[1].reported);
+  EXPECT_DOUBLE_EQ(rows[1].report_age_s, 0.5);
+  EXPECT_EQ(rows[1].reported_kv_used, 4242u);
+  EXPECT_EQ(rows[1].requests, 1u);
+  EXPECT_EQ(rows[1].placements, 1u);
+}
+
+} // namespace
+} // namespace rankwise::core

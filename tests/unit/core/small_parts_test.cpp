@@ -1,0 +1,211 @@
+#include "core/load_board.hpp"
+#include "core/rank_machine.hpp"
+#include "core/restart_policy.hpp"
+
+#include "tests/unit/core/mini_node.hpp"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace rankwise::core {
+namespace {
+
+using std::chrono::milliseconds;
+using test::at_ms;
+
+// A random source that always says the same.
+struct fixed {
+  std::uint64_t value;
+  std::uint64_t operator()() const { return value; }
+};
+constexpr fixed middle{1ull << 63};
+constexpr fixed lowest{0};
+constexpr fixed highest{~0ull};
+
+TEST(restart_policy, allows_exactly_5_restarts_in_30_seconds) {
+  restart_policy p{restart_limits{}};
+  for (int i = 0; i < 5; ++i)
+    EXPECT_TRUE(p.on_death(at_ms(i * 1000), middle).restart) << i;
+  EXPECT_FALSE(p.on_death(at_ms(29'999), middle).restart);
+  EXPECT_TRUE(p.on_death(at_ms(30'000), middle).restart); // the first one is 30 s ago
+  EXPECT_FALSE(p.on_death(at_ms(30'001), middle).restart);
+  p.reset();
+  EXPECT_TRUE(p.on_death(at_ms(30'002), middle).restart);
+}
+
+TEST(restart_policy, the_backoff_doubles_and_falls_back_when_the_window_is_empty) {
+  restart_limits limits;
+  limits.restarts_max = 0; // no limit
+  restart_policy p{limits};
+  std::vector<std::int64_t> ms;
+  for (int i = 0; i < 10; ++i)
+    ms.push_back(std::chrono::duration_cast<milliseconds>(p.on_death(at_ms(i), middle).backoff).count());
+  EXPECT_EQ(ms, (std::vector<std::int64_t>{10, 20, 40, 80, 160, 320, 640, 1280, 2000, 2000}));
+  EXPECT_EQ(p.on_death(at_ms(31'000), middle).backoff, milliseconds{10});
+}
+
+TEST(restart_policy, jitter_stays_within_a_fifth) {
+  EXPECT_EQ(restart_policy{restart_limits{}}.on_death(at_ms(0), lowest).backoff, milliseconds{8});
+  const auto most = restart_policy{restart_limits{}}.on_death(at_ms(0), highest).backoff;
+  EXPECT_LE(most, milliseconds{12});
+  EXPECT_GT(most, std::chrono::microseconds{11'999});
+}
+
+TEST(restart_policy, without_a_limit_it_remembers_only_so_much) {
+  restart_limits limits;
+  limits.restarts_max = 0;
+  restart_policy p{limits};
+  for (int i = 0; i < 10'000; ++i)
+    EXPECT_TRUE(p.on_death(at_ms(i), middle).restart);
+}
+
+constexpr rank_id id{0, 3};
+
+rank_machine ready_machine(timestamp now) {
+  rank_machine m{id, rank_timing{}};
+  m.on_hello(1, "hello");
+  m.on_registered(1, now);
+  return m;
+}
+
+TEST(rank_machine, joins_by_hello_and_registration) {
+  rank_machine m{id, rank_timing{}};
+  ASSERT_TRUE(m.on_hello(1, "first"));
+  EXPECT_EQ(m.state(), rank_state::joining);
+  const auto t = m.on_registered(1, at_ms(0));
+  ASSERT_TRUE(t);
+  EXPECT_EQ(t->from, rank_state::joining);
+  EXPECT_EQ(t->to, rank_state::ready);
+  EXPECT_EQ(t->epoch, 1u);
+  EXPECT_FALSE(m.on_registered(1, at_ms(1))); // once is enough
+}
+
+TEST(rank_machine, words_of_an_older_epoch_have_no_effect) {
+  auto m = ready_machine(at_ms(0));
+  ASSERT_TRUE(m.on_hello(2, "again"));
+  EXPECT_FALSE(m.on_hello(2, "the same"));
+  EXPECT_FALSE(m.on_registered(1, at_ms(1)));
+  EXPECT_FALSE(m.on_lost(1, "old link"));
+  EXPECT_FALSE(m.on_reconnected(1, at_ms(1)));
+  EXPECT_EQ(m.state(), rank_state::joining);
+  EXPECT_TRUE(m.on_registered(2, at_ms(1)));
+}
+
+TEST(rank_machine, a_lost_rank_is_down_once_and_comes_back_as_a_new_epoch) {
+  auto m = ready_machine(at_ms(0));
+  ASSERT_TRUE(m.on_lost(1, "killed"));
+  EXPECT_EQ(m.state(), rank_state::down);
+  EXPECT_FALSE(m.on_lost(1, "killed"));
+  EXPECT_FALSE(m.on_registered(1, at_ms(1)));
+  ASSERT_TRUE(m.on_reconnected(2, at_ms(2)));
+  EXPECT_EQ(m.state(), rank_state::ready);
+  EXPECT_EQ(m.epoch(), 2u);
+}
+
+TEST(rank_machine, silence_is_counted_from_when_there_was_something_to_say) {
+  auto m = ready_machine(at_ms(0));
+  EXPECT_FALSE(m.on_tick(at_ms(100'000), 0, 0, at_ms(0)));
+  EXPECT_FALSE(m.on_tick(at_ms(100'000), 1, 0, at_ms(0)));
+  EXPECT_FALSE(m.on_tick(at_ms(105'000), 1, 0, at_ms(0)));
+  const auto t = m.on_tick(at_ms(105'001), 1, 0, at_ms(0));
+  ASSERT_TRUE(t);
+  EXPECT_EQ(t->to, rank_state::suspect);
+}
+
+TEST(rank_machine, a_long_prefill_explains_a_long_silence) {
+  auto m = ready_machine(at_ms(0));
+  m.on_tick(at_ms(0), 1, 60'000, at_ms(0));
+  EXPECT_FALSE(m.on_tick(at_ms(65'000), 1, 60'000, at_ms(0)));
+  EXPECT_TRUE(m.on_tick(at_ms(65'001), 1, 60'000, at_ms(0)));
+}
+
+TEST(rank_machine, a_suspect_rank_is_ready_again_when_heard_or_when_nothing_is_outstanding) {
+  for (const bool heard : {true, false}) {
+    auto m = ready_machine(at_ms(0));
+    m.on_tick(at_ms(0), 1, 0, at_ms(0));
+    ASSERT_TRUE(m.on_tick(at_ms(6000), 1, 0, at_ms(0)));
+    const auto t = heard ? m.on_tick(at_ms(7000), 1, 0, at_ms(6500)) : m.on_tick(at_ms(7000), 0, 0, at_ms(0));
+    ASSERT_TRUE(t);
+    EXPECT_EQ(t->to, rank_state::ready);
+  }
+}
+
+TEST(rank_machine, every_state_has_a_name) {
+  for (std::uint8_t i = 0; i < rank_state_count; ++i)
+    EXPECT_NE(to_string(static_cast<rank_state>(i)), "unknown");
+  for (std::uint8_t i = 0; i < failure_count; ++i)
+    EXPECT_NE(to_string(static_cast<failure>(i)), "unknown");
+}
+
+TEST(load_board, the_newest_report_of_a_slot_wins) {
+  load_board b{70};
+  load_report r;
+  EXPECT_FALSE(b.read(3, r));
+  EXPECT_TRUE(b.publish(3, test::report_of(3, 1, at_ms(1), 10)));
+  EXPECT_FALSE(b.publish(3, test::report_of(3, 2, at_ms(2), 20))); // one wake-up a drain
+  EXPECT_FALSE(b.publish(69, test::report_of(69, 1, at_ms(2), 5)));
+  ASSERT_TRUE(b.read(3, r));
+  EXPECT_EQ(r, test::report_of(3, 2, at_ms(2), 20));
+  std::vector<std::size_t> taken;
+  EXPECT_EQ(b.drain([&](std::size_t i, const load_report&) { taken.push_back(i); }), 2u);
+  EXPECT_EQ(taken, (std::vector<std::size_t>{3, 69}));
+  EXPECT_EQ(b.drain([](std::size_t, const load_report&) {}), 0u);
+  EXPECT_TRUE(b.publish(3, test::report_of(3, 3, at_ms(3), 30)));
+}
+
+TEST(load_board, a_slot_beyond_the_board_is_ignored) {
+  load_board b{2};
+  load_report r;
+  EXPECT_FALSE(b.publish(2, r));
+  EXPECT_FALSE(b.read(2, r));
+}
+
+TEST(load_board, a_restarted_reader_gets_every_report_that_there_ever_was) {
+  load_board b{4};
+  b.publish(1, test::report_of(1, 1, at_ms(1), 1));
+  b.drain([](std::size_t, const load_report&) {});
+  b.mark_all_dirty();
+  EXPECT_EQ(b.drain([](std::size_t i, const load_report&) { EXPECT_EQ(i, 1u); }), 1u);
+}
+
+TEST(load_board, the_newest_value_of_every_rank_arrives_at_a_reader_on_another_thread) {
+  constexpr std::size_t slots = 65;
+  constexpr std::uint64_t last = 3000;
+  load_board b{slots};
+  std::atomic<std::uint32_t> wakes{0};
+  std::vector<std::uint64_t> seen(slots);
+  std::thread reader{[&] {
+    std::uint32_t known = 0;
+    std::size_t complete = 0;
+    while (complete < slots) {
+      wakes.wait(known, std::memory_order_acquire);
+      known = wakes.load(std::memory_order_acquire);
+      b.drain([&](std::size_t i, const load_report& r) {
+        EXPECT_EQ(r.kv_used_tokens, r.sequence * 3); // never torn
+        EXPECT_EQ(r.kv_total_tokens, r.sequence * 7);
+        EXPECT_GE(r.sequence, seen[i]);
+        if (r.sequence == last && seen[i] != last)
+          ++complete;
+        seen[i] = r.sequence;
+      });
+    }
+  }};
+  for (std::uint64_t n = 1; n <= last; ++n)
+    for (std::size_t i = 0; i < slots; ++i) {
+      load_report r;
+      r.sequence = n;
+      r.kv_used_tokens = n * 3;
+      r.kv_total_tokens = n * 7;
+      if (b.publish(i, r)) {
+        wakes.fetch_add(1, std::memory_order_release);
+        wakes.notify_one();
+      }
+    }
+  reader.join();
+  for (const auto n : seen)
+    EXPECT_EQ(n, last);
+}
+
+} // namespace
+} // namespace rankwise::core
