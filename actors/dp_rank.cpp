@@ -156,7 +156,9 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
         const auto result = s.config.link->send(s.config.id, m.epoch, core::frame_kind::add,
                                                 s.layout->encode_add(*m.request, rid, bootstrap));
         if (result != core::send_result::queued)
-          fail(std::string{core::to_string(result)});
+          return fail(std::string{core::to_string(result)});
+        if (s.config.on_dispatched && m.request->received_at != core::timestamp{})
+          s.config.on_dispatched(self->clock().now() - m.request->received_at);
       },
       [=](const abort_order& m) {
         timer t{self, self->state.stats};

@@ -7,6 +7,7 @@
 #include "messages/dp_rank.hpp"
 #include "wire/sglang/request_codec.hpp"
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct dp_rank_config {
   core::duration tick = std::chrono::milliseconds{250};
   /// How long a returning rank waits for the controller to say what it still runs.
   core::duration ghosts_wait_max = std::chrono::seconds{1};
+  /// Told of each request that was put into the link's queue: how long ago the front took it. From any worker thread.
+  std::function<void(core::duration)> on_dispatched;
 };
 
 struct dp_rank_state {

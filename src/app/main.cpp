@@ -1,3 +1,4 @@
+#include "app/bench_command.hpp"
 #include "app/demo_command.hpp"
 #include "app/engine_command.hpp"
 #include "app/node_command.hpp"
@@ -13,6 +14,7 @@ int main(int argc, char** argv) {
   rankwise::app::add_demo_command(app, exit_code);
   rankwise::app::add_node_command(app, exit_code);
   rankwise::app::add_replay_command(app, exit_code);
+  rankwise::app::add_bench_command(app, exit_code);
   rankwise::app::add_engine_command(app, exit_code);
   rankwise::app::add_view_commands(app, exit_code);
   rankwise::app::add_history_command(app, exit_code);

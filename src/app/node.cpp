@@ -260,6 +260,7 @@ private:
     c.directory = directory_;
     c.load_forwarding = config_.load_forwarding;
     c.seed = std::random_device{}();
+    c.on_dispatched = [this](core::duration d) { dispatch_seconds_.Observe(core::to_seconds(d)); };
     c.on_fatal = [this](std::string reason) {
       spdlog::critical("event=node_fatal cause=\"{}\"", reason);
       const std::lock_guard guard{mutex_};
@@ -404,7 +405,7 @@ private:
     admin_->get("/metrics", with_snapshot([this](const node_snapshot& s) {
                   const auto i = info();
                   const auto front = front_->counters();
-                  return http_answer{200, "text/plain; version=0.0.4", metrics_text({s, i, hub_->counters(), front})};
+                  return http_answer{200, "text/plain; version=0.0.4", metrics_text({s, i, hub_->counters(), front, dispatch_seconds_})};
                 }));
     admin_->get("/requests", [=, this](const http_query& q) {
       std::uint64_t limit = 100;
@@ -453,6 +454,9 @@ private:
   steady_clock clock_;
   core::doorbell doorbell_;
   std::unique_ptr<history_file> history_;
+  prometheus::Histogram dispatch_seconds_{prometheus::Histogram::BucketBoundaries{
+      1e-5,   1.5e-5, 2e-5,   2.5e-5, 3e-5,   4e-5,   5e-5, 6e-5,   7e-5, 8e-5, 9e-5, 1e-4, 1.25e-4, 1.5e-4, 2e-4,
+      2.5e-4, 3e-4,   4e-4,   5e-4,   6.5e-4, 8e-4,   1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 7e-3, 1e-2,    3e-2,   0.1, 1}};
   // Everything that actors point to stands before the system, so that it outlives them.
   std::shared_ptr<core::load_board> board_;
   std::unique_ptr<io::engine_hub> hub_;

@@ -158,6 +158,14 @@ public:
   void gauge(const std::string& name, const std::string& help, double value, labels l = {}) {
     add(name, help, prometheus::MetricType::Gauge, value, std::move(l));
   }
+  void histogram(const std::string& name, const std::string& help, const prometheus::Histogram& h) {
+    prometheus::MetricFamily family;
+    family.name = name;
+    family.help = help;
+    family.type = prometheus::MetricType::Histogram;
+    family.metric.push_back(h.Collect());
+    list_.push_back(std::move(family));
+  }
   [[nodiscard]] std::string text() const { return prometheus::TextSerializer{}.Serialize(list_); }
 
 private:
@@ -268,6 +276,8 @@ std::string metrics_text(const metrics_input& in) {
     f.gauge("rankwise_actor_longest_handler_seconds", "Longest handler of this incarnation",
             static_cast<double>(a.longest_handler_ns) / 1e9, actor);
   }
+  f.histogram("rankwise_dispatch_seconds", "From a request's arrival at the front to its place in the queue towards its rank",
+              in.dispatch);
   f.gauge("rankwise_front_connections", "Client connections", number(in.front.server.connections_now));
   f.gauge("rankwise_front_calls", "Open calls", number(in.front.server.calls_now));
   f.counter("rankwise_front_chunks_total", "Chunk messages sent", number(in.front.chunks));

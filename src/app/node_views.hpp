@@ -6,6 +6,7 @@
 #include "messages/introspector.hpp"
 
 #include <nlohmann/json.hpp>
+#include <prometheus/histogram.h>
 
 #include <string>
 
@@ -25,6 +26,7 @@ struct metrics_input {
   const core::node_info& info;
   const io::engine_hub_counters& hub;
   const io::front::front_counters& front;
+  const prometheus::Histogram& dispatch;
 };
 [[nodiscard]] std::string metrics_text(const metrics_input& input);
 

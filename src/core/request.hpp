@@ -58,6 +58,8 @@ struct generate_request {
   std::optional<std::int32_t> data_parallel_rank; ///< A pin to one rank of the pool that decodes.
   std::optional<bootstrap_info> bootstrap;        ///< Set when a gateway pairs the legs itself.
   std::optional<timestamp> deadline;              ///< The client's own; none = it waits as long as it lasts.
+  /// When the front took it, for measuring; the origin = not known. Not serialised, it means nothing elsewhere.
+  timestamp received_at{};
 
   friend bool operator==(const generate_request&, const generate_request&) = default;
 };

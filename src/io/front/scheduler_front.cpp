@@ -217,6 +217,7 @@ class scheduler_front::impl {
     if (const auto left = call.time_left()) {
       checked->deadline = clock_.now() + *left;
     }
+    checked->received_at = clock_.now();
     auto handler = std::make_unique<generate_call>(shared_, call, checked->rid, checked->samples, checked->stream);
     // Last: what the intake answers is taken from the queue after this call is in the server's table.
     intake_.submit(call.id(), std::make_shared<const core::generate_request>(std::move(*checked)));
