@@ -122,7 +122,9 @@ void settle(self_ptr self) {
   }
   for (auto& [key, handles] : lost_by_rank) {
     forget(self, handles);
-    self->send(st.manager, rank_lost{{st.config.pool.index, key.first}, key.second, std::move(handles),
+    self->send(st.manager, rank_lost{{st.config.pool.index, key.first},
+                                     key.second,
+                                     std::move(handles),
                                      "gone while the controller was restarted"});
   }
   auto waiting = std::move(st.waiting_orders);
@@ -147,8 +149,8 @@ void take_up(self_ptr self, const rank_up& m) {
     self->send(st.manager,
                rank_lost{m.rank.rank, old_epoch, std::move(dropped), "a new incarnation of the rank took its place"});
   } else if (other_actor && old_epoch == m.rank.epoch) {
-    // The DPRank actor was restarted under a living link: what stood in its mailbox is lost. Legs that showed no token may
-    // never have been sent: they are taken back and placed again; the others go on.
+    // The DPRank actor was restarted under a living link: what stood in its mailbox is lost. Legs that showed no token
+    // may never have been sent: they are taken back and placed again; the others go on.
     abort_order abort;
     abort.epoch = m.rank.epoch;
     std::vector<core::request_handle> doubtful;

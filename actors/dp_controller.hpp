@@ -38,7 +38,7 @@ struct dp_controller_state {
   request_manager_actor manager;
   std::vector<dp_rank_actor> ranks; // by rank number
   std::vector<core::rank_epoch> epochs;
-  std::vector<bool> told_idle;      // by rank number: the last outstanding_work said 0
+  std::vector<bool> told_idle; // by rank number: the last outstanding_work said 0
   std::unordered_map<core::request_handle, charged_leg> legs;
   handler_stats stats;
 
@@ -49,7 +49,7 @@ struct dp_controller_state {
   std::vector<pool_orders> waiting_orders;
 };
 
-dp_controller_actor::behavior_type
-dp_controller(dp_controller_actor::stateful_pointer<dp_controller_state> self, dp_controller_config config);
+dp_controller_actor::behavior_type dp_controller(dp_controller_actor::stateful_pointer<dp_controller_state> self,
+                                                 dp_controller_config config);
 
 } // namespace rankwise

@@ -73,8 +73,8 @@ void on_link(self_ptr self, link_event& e) {
       log_transition(self, *t);
       if (was_announced && old_epoch != e.epoch)
         withdraw(self, old_epoch, core::rank_state::down, "a new incarnation registered");
-      st.announcement = {st.config.id, e.epoch, e.kv_capacity, e.max_running, e.chunk_tokens, e.data_parallel_size,
-                         st.ever_ready};
+      st.announcement = {st.config.id,         e.epoch,      e.kv_capacity, e.max_running, e.chunk_tokens,
+                         e.data_parallel_size, st.ever_ready};
       st.ever_ready = true;
       st.waiting_for_ghosts = false; // a new process runs nothing of the old one
       announce(self);

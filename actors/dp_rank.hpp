@@ -36,7 +36,7 @@ struct dp_rank_state {
   core::rank_announcement announcement;
   outstanding_work outstanding;
   bool ticking = false;
-  bool announced = false;       // the controller counts on us under announcement.epoch
+  bool announced = false; // the controller counts on us under announcement.epoch
   bool ever_ready = false;
   bool waiting_for_ghosts = false;
   std::string last_cause;

@@ -22,7 +22,7 @@ struct handler_stats {
 /// Lives for the length of one handler.
 template <class Self>
 class handler_timer {
-public:
+ public:
   handler_timer(Self* self, handler_stats& stats) : self_(self), stats_(stats), begin_(self->clock().now()) {}
   handler_timer(const handler_timer&) = delete;
   handler_timer& operator=(const handler_timer&) = delete;
@@ -32,7 +32,7 @@ public:
     stats_.longest_ns = std::max(stats_.longest_ns, static_cast<std::uint64_t>(std::max<std::int64_t>(took, 0)));
   }
 
-private:
+ private:
   Self* self_;
   handler_stats& stats_;
   core::timestamp begin_;
@@ -40,7 +40,8 @@ private:
 
 /// The reply to STATUS.
 template <class Self>
-actor_status make_status(Self* self, const handler_stats& stats, std::string role, std::string name, std::string state) {
+actor_status make_status(Self* self, const handler_stats& stats, std::string role, std::string name,
+                         std::string state) {
   actor_status s;
   s.role = std::move(role);
   s.name = std::move(name);
@@ -51,8 +52,8 @@ actor_status make_status(Self* self, const handler_stats& stats, std::string rol
   return s;
 }
 
-/// Exceptions stop at the edge of a handler: the actor ends with an error that names what was thrown, and the Supervisor
-/// decides what comes next.
+/// Exceptions stop at the edge of a handler: the actor ends with an error that names what was thrown, and the
+/// Supervisor decides what comes next.
 template <class Self>
 void end_on_exception(Self* self) {
   self->set_exception_handler([](std::exception_ptr& thrown) -> caf::error {

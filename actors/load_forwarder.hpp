@@ -21,12 +21,12 @@ struct load_forwarder_state {
   static inline const char* name = "load_forwarder";
 
   load_forwarder_config config;
-  std::vector<dp_controller_actor> controllers; // by pool
+  std::vector<dp_controller_actor> controllers;         // by pool
   std::vector<std::vector<core::load_report>> outgoing; // by pool, reused
   handler_stats stats;
 };
 
-load_forwarder_actor::behavior_type
-load_forwarder(load_forwarder_actor::stateful_pointer<load_forwarder_state> self, load_forwarder_config config);
+load_forwarder_actor::behavior_type load_forwarder(load_forwarder_actor::stateful_pointer<load_forwarder_state> self,
+                                                   load_forwarder_config config);
 
 } // namespace rankwise

@@ -16,9 +16,9 @@ namespace rankwise {
 struct request_manager_config {
   core::request_table_options table;
   std::size_t pool_count = 1;
-  core::stream_sink* sink = nullptr;            ///< outlives the actor system
-  core::history_recorder* history = nullptr;    ///< optional; outlives the actor system
-  std::shared_ptr<manager_backlog> backlog;     ///< of this incarnation
+  core::stream_sink* sink = nullptr;         ///< outlives the actor system
+  core::history_recorder* history = nullptr; ///< optional; outlives the actor system
+  std::shared_ptr<manager_backlog> backlog;  ///< of this incarnation
 };
 
 struct request_manager_state {

@@ -12,8 +12,8 @@
 
 namespace rankwise {
 
-/// How many messages a thread outside the actor system has under way to RequestManager. One per incarnation, so that what
-/// died with one does not count against the next.
+/// How many messages a thread outside the actor system has under way to RequestManager. One per incarnation, so that
+/// what died with one does not count against the next.
 struct manager_backlog {
   std::atomic<std::uint32_t> batches{0};
   std::atomic<std::uint32_t> submissions{0};
@@ -22,7 +22,7 @@ struct manager_backlog {
 /// Where threads that are no actors (fronts, receiver, HTTP) find the present incarnation of an actor. Written by the
 /// Supervisor. A handle may be null before the first start, and dead for the moment between a crash and the restart.
 class actor_directory {
-public:
+ public:
   struct manager_entry {
     request_manager_actor handle;
     std::shared_ptr<manager_backlog> backlog;
@@ -71,7 +71,7 @@ public:
     forwarder_ = nullptr;
   }
 
-private:
+ private:
   mutable std::mutex mutex_;
   manager_entry manager_;
   supervisor_actor supervisor_;

@@ -22,7 +22,8 @@ using status_atom = caf::atom_constant<caf::atom("status")>;
 using tick_atom = caf::atom_constant<caf::atom("tick")>;
 /// "Something on the load board changed."
 using wake_atom = caf::atom_constant<caf::atom("wake")>;
-/// Fault injection: throw from inside the handler. Sent by `rankwise demo --fault` and by tests, through the Supervisor.
+/// Fault injection: throw from inside the handler. Sent by `rankwise demo --fault` and by tests, through the
+/// Supervisor.
 using crash_atom = caf::atom_constant<caf::atom("crash")>;
 /// Questions; the answer's type is in the interface.
 using counts_atom = caf::atom_constant<caf::atom("counts")>;
@@ -33,16 +34,16 @@ using end_all_atom = caf::atom_constant<caf::atom("endall")>;
 
 /// What an actor says of itself.
 struct actor_status {
-  std::string role;               ///< "dp_rank"
-  std::string name;               ///< "decode/3"; empty for roles of which a node has one
-  std::string state;              ///< of the actor's own state machine, or "running"
+  std::string role;                ///< "dp_rank"
+  std::string name;                ///< "decode/3"; empty for roles of which a node has one
+  std::string state;               ///< of the actor's own state machine, or "running"
   std::uint64_t mailbox_depth = 0; ///< messages waiting when this one was handled
-  std::uint64_t handled = 0;      ///< messages since this incarnation started
+  std::uint64_t handled = 0;       ///< messages since this incarnation started
   std::uint64_t longest_handler_ns = 0;
-  std::uint32_t restarts = 0;     ///< filled in by the Supervisor
-  std::string last_error;         ///< of the incarnation before; filled in by the Supervisor
-  bool parked = false;            ///< crashed too often, waits; filled in by the Supervisor
-  bool answered = true;           ///< false: no answer within 500 ms; figures are the Supervisor's
+  std::uint32_t restarts = 0; ///< filled in by the Supervisor
+  std::string last_error;     ///< of the incarnation before; filled in by the Supervisor
+  bool parked = false;        ///< crashed too often, waits; filled in by the Supervisor
+  bool answered = true;       ///< false: no answer within 500 ms; figures are the Supervisor's
 };
 
 template <class Inspector>
@@ -53,8 +54,8 @@ typename Inspector::result_type inspect(Inspector& f, actor_status& x) {
 
 /// "The actor of that role is now this one." Sent by the Supervisor after a (re)start to those who talk to it.
 struct peer_changed {
-  std::string role;         ///< "request_manager", "dp_controller"
-  std::uint16_t pool = 0;   ///< of a dp_controller
+  std::string role;       ///< "request_manager", "dp_controller"
+  std::uint16_t pool = 0; ///< of a dp_controller
   caf::strong_actor_ptr handle;
   std::uint32_t incarnation = 0; ///< 1 at the first start
 };

@@ -58,8 +58,8 @@ typename Inspector::result_type inspect(Inspector& f, dispatch_order& x) {
     request.store(x.request);
     return {};
   };
-  return f(caf::meta::type_name("dispatch_order"), x.handle, x.attempt, x.sample, x.epoch, request.value, x.has_bootstrap,
-           x.bootstrap, caf::meta::load_callback(load));
+  return f(caf::meta::type_name("dispatch_order"), x.handle, x.attempt, x.sample, x.epoch, request.value,
+           x.has_bootstrap, x.bootstrap, caf::meta::load_callback(load));
 }
 
 /// DPController -> DPRank: tell the engine to stop these. Never overtakes the dispatch of the same request.
@@ -73,8 +73,8 @@ typename Inspector::result_type inspect(Inspector& f, abort_order& x) {
   return f(caf::meta::type_name("abort_order"), x.epoch, x.engine_rids);
 }
 
-/// DPController -> DPRank, in answer to its going down: what the engine still runs if it ever comes back by itself. It is
-/// aborted before the rank gets work again.
+/// DPController -> DPRank, in answer to its going down: what the engine still runs if it ever comes back by itself. It
+/// is aborted before the rank gets work again.
 struct ghost_requests {
   core::rank_epoch epoch = 0;
   std::vector<std::string> engine_rids;

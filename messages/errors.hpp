@@ -6,15 +6,16 @@
 #include <cstdint>
 #include <string>
 
-/// Errors of the program itself, as actors report them to each other. How requests end is another matter: core/outcome.hpp.
+/// Errors of the program itself, as actors report them to each other. How requests end is another matter:
+/// core/outcome.hpp.
 namespace rankwise {
 
 enum class node_error : std::uint8_t {
-  injected_crash = 1,   ///< A crash_atom was handled: somebody wanted this.
-  handler_threw = 2,    ///< An exception left a handler; the context holds its text.
-  restart_limit = 3,    ///< A child without which the node cannot work crashed too often.
-  peer_missing = 4,     ///< The actor that could answer is being restarted.
-  not_answering = 5,    ///< No answer within the time limit.
+  injected_crash = 1, ///< A crash_atom was handled: somebody wanted this.
+  handler_threw = 2,  ///< An exception left a handler; the context holds its text.
+  restart_limit = 3,  ///< A child without which the node cannot work crashed too often.
+  peer_missing = 4,   ///< The actor that could answer is being restarted.
+  not_answering = 5,  ///< No answer within the time limit.
 };
 
 [[nodiscard]] std::string to_string(node_error e);

@@ -15,12 +15,14 @@
 
 #include <memory>
 
-/// How the values of src/core are written into messages. Fields are only ever appended; tests/unit/messages holds the bytes.
+/// How the values of src/core are written into messages. Fields are only ever appended; tests/unit/messages holds the
+/// bytes.
 namespace rankwise::core {
 
 namespace detail {
 
-// CAF 0.17 knows neither std::optional nor steady_clock; both travel as plain values beside a callback that stores them.
+// CAF 0.17 knows neither std::optional nor steady_clock; both travel as plain values beside a callback that stores
+// them.
 inline std::int64_t to_wire(timestamp t) {
   return t.time_since_epoch().count();
 }
@@ -58,10 +60,10 @@ typename Inspector::result_type inspect(Inspector& f, sampling_params& x) {
     return {};
   };
   return f(caf::meta::type_name("sampling_params"), x.max_new_tokens, x.min_new_tokens, x.temperature, x.top_p, x.top_k,
-           x.min_p, x.frequency_penalty, x.presence_penalty, x.repetition_penalty, x.stop, x.stop_token_ids, x.json_schema,
-           x.regex, x.ebnf, x.structural_tag, x.ignore_eos, x.skip_special_tokens, x.spaces_between_special_tokens,
-           x.no_stop_trim, interval.present, interval.value, x.logit_bias, seed.present, seed.value,
-           caf::meta::load_callback(load));
+           x.min_p, x.frequency_penalty, x.presence_penalty, x.repetition_penalty, x.stop, x.stop_token_ids,
+           x.json_schema, x.regex, x.ebnf, x.structural_tag, x.ignore_eos, x.skip_special_tokens,
+           x.spaces_between_special_tokens, x.no_stop_trim, interval.present, interval.value, x.logit_bias,
+           seed.present, seed.value, caf::meta::load_callback(load));
 }
 
 template <class Inspector>
@@ -204,8 +206,8 @@ typename Inspector::result_type inspect(Inspector& f, controller_counts& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, request_counts& x) {
-  return f(caf::meta::type_name("request_counts"), x.submitted, x.accepted, x.completed, x.failed, x.cancelled, x.refused,
-           x.moved, x.tokens_delivered, x.batches, x.outputs_of_unknown_requests, x.outputs_of_old_epochs,
+  return f(caf::meta::type_name("request_counts"), x.submitted, x.accepted, x.completed, x.failed, x.cancelled,
+           x.refused, x.moved, x.tokens_delivered, x.batches, x.outputs_of_unknown_requests, x.outputs_of_old_epochs,
            x.outputs_of_old_attempts, x.by_failure);
 }
 

@@ -26,7 +26,8 @@ typename Inspector::result_type inspect(Inspector& f, node_snapshot& x) {
            x.degraded, x.degraded_reason, x.silent);
 }
 
-/// The INTROSPECTOR: asks the others and puts their answers together. Owns nothing; waits for nobody longer than 500 ms.
+/// The INTROSPECTOR: asks the others and puts their answers together. Owns nothing; waits for nobody longer than 500
+/// ms.
 using introspector_actor = caf::typed_actor<
     // The whole node.
     caf::replies_to<snapshot_atom>::with<node_snapshot>,

@@ -7,8 +7,8 @@
 
 namespace rankwise {
 
-/// The LOAD FORWARDER: moves the newest load report of each rank from the load board to the controller of its pool. Best
-/// effort: it may lose an intermediate report, never the newest one, and nothing waits for it.
+/// The LOAD FORWARDER: moves the newest load report of each rank from the load board to the controller of its pool.
+/// Best effort: it may lose an intermediate report, never the newest one, and nothing waits for it.
 using load_forwarder_actor = caf::typed_actor<
     // The load board changed; forward what is new.
     caf::reacts_to<wake_atom>,

@@ -80,8 +80,9 @@ typename Inspector::result_type inspect(Inspector& f, request_list& x) {
   return f(caf::meta::type_name("request_list"), x.open_streams, x.rows);
 }
 
-/// The REQUEST MANAGER: the one writer of every request's life, from submission to its one outcome. It asks the controllers
-/// for ranks, turns engine batches into stream events for the front, and ends what is cancelled, lost or overdue.
+/// The REQUEST MANAGER: the one writer of every request's life, from submission to its one outcome. It asks the
+/// controllers for ranks, turns engine batches into stream events for the front, and ends what is cancelled, lost or
+/// overdue.
 using request_manager_actor = caf::typed_actor<
     // A front hands a validated request over; its fate arrives at the front's sink.
     caf::reacts_to<submit_request>,

@@ -44,7 +44,7 @@ typename Inspector::result_type inspect(Inspector& f, child_row& x) {
 /// Answer to list_atom.
 struct child_list {
   std::vector<child_row> children;
-  bool degraded = false;       ///< some child is parked
+  bool degraded = false; ///< some child is parked
   std::string degraded_reason;
 };
 
@@ -53,8 +53,9 @@ typename Inspector::result_type inspect(Inspector& f, child_list& x) {
   return f(caf::meta::type_name("child_list"), x.children, x.degraded, x.degraded_reason);
 }
 
-/// The SUPERVISOR: owns every other actor. One for one: a child that dies is started again after a backoff; one that dies too
-/// often is parked (a rank, the LoadForwarder, the Introspector) or takes the process with it (RequestManager, a DPController).
+/// The SUPERVISOR: owns every other actor. One for one: a child that dies is started again after a backoff; one that
+/// dies too often is parked (a rank, the LoadForwarder, the Introspector) or takes the process with it (RequestManager,
+/// a DPController).
 using supervisor_actor = caf::typed_actor<
     // A rank's link changed: a HELLO spawns or renews its DPRank.
     caf::reacts_to<link_event>,

@@ -48,7 +48,8 @@ child_process::child_process(const std::string& program, const std::vector<std::
 }
 
 child_process::child_process(child_process&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), output_(std::exchange(other.output_, -1)), buffer_(std::move(other.buffer_)) {}
+    : pid_(std::exchange(other.pid_, -1)), output_(std::exchange(other.output_, -1)),
+      buffer_(std::move(other.buffer_)) {}
 
 child_process::~child_process() {
   if (pid_ > 0) {

@@ -8,10 +8,10 @@
 
 namespace rankwise::app {
 
-/// A child process whose standard output is read line by line; its standard error goes to a file. It is killed when this
-/// object or the parent process ends.
+/// A child process whose standard output is read line by line; its standard error goes to a file. It is killed when
+/// this object or the parent process ends.
 class child_process {
-public:
+ public:
   /// `arguments` without the program itself. Throws std::runtime_error when it cannot be started.
   child_process(const std::string& program, const std::vector<std::string>& arguments, const std::string& error_file);
   ~child_process();
@@ -28,7 +28,7 @@ public:
   int end(std::chrono::milliseconds timeout);
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
-private:
+ private:
   pid_t pid_ = -1;
   int output_ = -1;
   std::string buffer_;

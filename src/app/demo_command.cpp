@@ -102,13 +102,14 @@ std::string node_toml(const demo_options& o, const std::string& folder) {
 
 /// Everything that runs: the node, and one engine process per rank.
 class cluster {
-public:
+ public:
   explicit cluster(const demo_options& o) {
     {
       std::ofstream config{folder_.path + "/node.toml"};
       config << node_toml(o, folder_.path);
     }
-    node_ = std::make_unique<child_process>(own_program(), std::vector<std::string>{"node", "--config", folder_.path + "/node.toml"},
+    node_ = std::make_unique<child_process>(own_program(),
+                                            std::vector<std::string>{"node", "--config", folder_.path + "/node.toml"},
                                             folder_.path + "/node.log");
     const auto wait = std::chrono::seconds{20};
     const auto line = [&](const std::string& prefix) {
@@ -123,16 +124,29 @@ public:
     const auto decode = line("handshake=decode:");
     const int port = 20'000 + ::getpid() % 20'000;
     const auto engine = [&](const char* role, const std::string& handshake, int rank, int ranks) {
-      std::vector<std::string> arguments{"engine", "--handshake", handshake, "--ranks", "1", "--first-rank",
-                                         std::to_string(rank), "--dp-size", std::to_string(ranks), "--role", role,
-                                         "--prefill-ranks", std::to_string(o.prefill_ranks), "--kv-tokens",
-                                         std::to_string(o.kv_tokens), "--die-with-parent"};
+      std::vector<std::string> arguments{"engine",
+                                         "--handshake",
+                                         handshake,
+                                         "--ranks",
+                                         "1",
+                                         "--first-rank",
+                                         std::to_string(rank),
+                                         "--dp-size",
+                                         std::to_string(ranks),
+                                         "--role",
+                                         role,
+                                         "--prefill-ranks",
+                                         std::to_string(o.prefill_ranks),
+                                         "--kv-tokens",
+                                         std::to_string(o.kv_tokens),
+                                         "--die-with-parent"};
       if (std::string_view{role} == "prefill") {
         arguments.emplace_back("--bootstrap-port");
         arguments.push_back(std::to_string(port));
       }
-      engines_.emplace(std::pair{std::string{role}, rank},
-                       child_process{own_program(), arguments, folder_.path + "/engine-" + role + std::to_string(rank) + ".log"});
+      engines_.emplace(
+          std::pair{std::string{role}, rank},
+          child_process{own_program(), arguments, folder_.path + "/engine-" + role + std::to_string(rank) + ".log"});
     };
     for (int i = 0; i < o.prefill_ranks; ++i)
       engine("prefill", prefill, i, o.prefill_ranks);
@@ -170,7 +184,7 @@ public:
   std::string grpc;
   std::string admin;
 
-private:
+ private:
   scratch_folder folder_;
   std::unique_ptr<child_process> node_;
   std::map<std::pair<std::string, int>, child_process> engines_;
@@ -217,18 +231,20 @@ void sample(cluster& c, demo_outcome& out, double at_s) {
 
 int print_table(const demo_outcome& out, const replay_progress& p) {
   int lines = 0;
-  fmt::print("\033[K{:<11} {:<8} {:>8} {:>9} {:>6} {:>7} {:>10}\n", "RANK", "STATE", "REQUESTS", "TOKENS", "KV %", "REPORT", "PLACEMENTS");
+  fmt::print("\033[K{:<11} {:<8} {:>8} {:>9} {:>6} {:>7} {:>10}\n", "RANK", "STATE", "REQUESTS", "TOKENS", "KV %",
+             "REPORT", "PLACEMENTS");
   ++lines;
   for (const auto& [key, f] : out.ranks) {
-    fmt::print("\033[K{:<11} {:<8} {:>8} {:>9} {:>6.1f} {:>7} {:>10}\n", f.pool + "/" + std::to_string(f.rank), f.state, f.requests,
-               f.tokens, 100 * f.kv_now, f.report_age_s < 0 ? "none" : fmt::format("{:.2f}s", f.report_age_s), f.placements);
+    fmt::print("\033[K{:<11} {:<8} {:>8} {:>9} {:>6.1f} {:>7} {:>10}\n", f.pool + "/" + std::to_string(f.rank), f.state,
+               f.requests, f.tokens, 100 * f.kv_now,
+               f.report_age_s < 0 ? "none" : fmt::format("{:.2f}s", f.report_age_s), f.placements);
     ++lines;
   }
   const auto done = p.completed + p.ended_otherwise;
   const auto share = p.total == 0 ? 0.0 : static_cast<double>(done) / static_cast<double>(p.total);
   const auto filled = static_cast<std::size_t>(40 * share);
-  fmt::print("\033[K[{}{}] {}/{} done, {} open, {} tokens, {:.0f} s\n", std::string(filled, '#'), std::string(40 - filled, '.'), done,
-             p.total, p.open, p.tokens, p.elapsed_s);
+  fmt::print("\033[K[{}{}] {}/{} done, {} open, {} tokens, {:.0f} s\n", std::string(filled, '#'),
+             std::string(40 - filled, '.'), done, p.total, p.open, p.tokens, p.elapsed_s);
   std::fflush(stdout);
   return lines + 1;
 }
@@ -236,21 +252,23 @@ int print_table(const demo_outcome& out, const replay_progress& p) {
 void carry_out(cluster& c, const fault_action& action) {
   const auto& f = *action.fault;
   if (action.act == fault_action::what::crash) {
-    [[maybe_unused]] const auto sent = io::http_post(c.admin,
-                  "/fault/crash?role=" + f.role + "&pool=" + (f.pool.empty() && f.role == "dp_controller" ? "decode" : f.pool) +
-                      "&rank=" + std::to_string(f.rank),
-                  2);
+    [[maybe_unused]] const auto sent = io::http_post(
+        c.admin,
+        "/fault/crash?role=" + f.role + "&pool=" + (f.pool.empty() && f.role == "dp_controller" ? "decode" : f.pool) +
+            "&rank=" + std::to_string(f.rank),
+        2);
     return;
   }
   auto* engine = c.engine(f.pool, f.rank);
   if (engine == nullptr)
     return;
-  engine->signal(action.act == fault_action::what::kill ? SIGKILL
+  engine->signal(action.act == fault_action::what::kill   ? SIGKILL
                  : action.act == fault_action::what::stop ? SIGSTOP
                                                           : SIGCONT);
 }
 
-demo_outcome run_once(const demo_options& o, const sim::workload& workload, const std::vector<demo_fault>& faults, bool live) {
+demo_outcome run_once(const demo_options& o, const sim::workload& workload, const std::vector<demo_fault>& faults,
+                      bool live) {
   cluster c{o};
   demo_outcome out;
   replay_options client;
@@ -341,7 +359,8 @@ void print_summary(const demo_outcome& out) {
       means.push_back(f.samples == 0 ? 0.0 : f.kv_sum / static_cast<double>(f.samples));
       list += fmt::format("{}{}", list.empty() ? "" : " ", f.placements);
     }
-    const double mean = means.empty() ? 0 : std::accumulate(means.begin(), means.end(), 0.0) / static_cast<double>(means.size());
+    const double mean =
+        means.empty() ? 0 : std::accumulate(means.begin(), means.end(), 0.0) / static_cast<double>(means.size());
     const double most = means.empty() ? 0 : *std::max_element(means.begin(), means.end());
     fmt::print("{:<8} placements per rank: {}; KV busiest/mean {:.2f}\n", pool, list, mean > 0 ? most / mean : 0.0);
   }
@@ -350,7 +369,8 @@ void print_summary(const demo_outcome& out) {
     if (a["restarts"].get<std::uint64_t>() > 0)
       restarts += fmt::format(" {} {}", a["role"].get<std::string>(), a["restarts"].get<std::uint64_t>());
   fmt::print("actor restarts:{}\n", restarts.empty() ? " none" : restarts);
-  fmt::print("history: {} accepted, {} ended, {} violations\n", out.history.accepted, out.history.ended, out.history.violations.size());
+  fmt::print("history: {} accepted, {} ended, {} violations\n", out.history.accepted, out.history.ended,
+             out.history.violations.size());
   for (const auto& v : out.history.violations)
     fmt::print("  {}\n", v);
 }
@@ -363,7 +383,8 @@ int compare(demo_options o, const sim::workload& workload) {
   };
   json all = json::array();
   bool good = true;
-  fmt::print("{:<44} {:>24}  {:>11} {:>9} {:>9}\n", "POLICY", "REQUESTS PER DECODE RANK", "KV max/mean", "TTFT mean", "TTFT p99");
+  fmt::print("{:<44} {:>24}  {:>11} {:>9} {:>9}\n", "POLICY", "REQUESTS PER DECODE RANK", "KV max/mean", "TTFT mean",
+             "TTFT p99");
   for (const auto& v : {variant{"total_tokens_uncharged, reports dropped", "total_tokens_uncharged", false},
                         variant{"total_tokens_uncharged, reports forwarded", "total_tokens_uncharged", true},
                         variant{"headroom", "headroom", true}}) {
@@ -415,8 +436,9 @@ int run_demo(demo_options& o) {
   try {
     if (o.compare)
       return compare(o, *workload);
-    fmt::print("{} requests of {} over {:.0f} s; {} prefill and {} decode ranks, policy {}\n", workload->requests.size(),
-               workload->name, workload->span_s(), o.prefill_ranks, o.decode_ranks, o.policy);
+    fmt::print("{} requests of {} over {:.0f} s; {} prefill and {} decode ranks, policy {}\n",
+               workload->requests.size(), workload->name, workload->span_s(), o.prefill_ranks, o.decode_ranks,
+               o.policy);
     std::fflush(stdout);
     const auto out = run_once(o, *workload, faults, ::isatty(STDOUT_FILENO) != 0);
     print_summary(out);
@@ -441,14 +463,20 @@ int run_demo(demo_options& o) {
 } // namespace
 
 void add_demo_command(CLI::App& app, int& exit_code) {
-  auto* sub = app.add_subcommand("demo", "The main job on this machine: simulated ranks, a node, and a client that checks every token");
+  auto* sub = app.add_subcommand(
+      "demo", "The main job on this machine: simulated ranks, a node, and a client that checks every token");
   auto o = std::make_shared<demo_options>();
   add_workload_options(*sub, o->workload);
   sub->add_option("--policy", o->policy, "placement policy of both pools")->capture_default_str();
-  sub->add_option("--prefill-ranks", o->prefill_ranks, "ranks of the prefill pool")->check(CLI::Range(1, 64))->capture_default_str();
-  sub->add_option("--decode-ranks", o->decode_ranks, "ranks of the decode pool")->check(CLI::Range(1, 64))->capture_default_str();
+  sub->add_option("--prefill-ranks", o->prefill_ranks, "ranks of the prefill pool")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  sub->add_option("--decode-ranks", o->decode_ranks, "ranks of the decode pool")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   sub->add_option("--kv-tokens", o->kv_tokens, "KV capacity of a rank in tokens")->capture_default_str();
-  sub->add_option("--fault", o->fault_texts, "e.g. crash:load_forwarder@2s, kill:decode/3@4s, freeze:decode/2@5s+2s; repeatable");
+  sub->add_option("--fault", o->fault_texts,
+                  "e.g. crash:load_forwarder@2s, kill:decode/3@4s, freeze:decode/2@5s+2s; repeatable");
   sub->add_option("--json", o->json_file, "write all figures to this file");
   sub->add_option("--plot", o->plot_file, "write KV per rank over time to this SVG");
   sub->add_flag("--compare", o->compare, "the failure that this project began with beside its cure");

@@ -11,10 +11,10 @@ namespace rankwise::app {
 enum class fault_kind : std::uint8_t { crash, kill, freeze };
 
 /// One fault of `rankwise demo --fault`:
-///   crash:ROLE[/POOL[/RANK]]@2s        the actor throws; ROLE is load_forwarder, dp_controller, dp_rank, request_manager ...
-///   crash:load_forwarder@2s+10s*10     ten times a second, from 2 s on, for 10 s
-///   kill:decode/3@4s                   SIGKILL to the engine process of that rank
-///   freeze:decode/2@5s+2s              SIGSTOP, and SIGCONT two seconds later
+///   crash:ROLE[/POOL[/RANK]]@2s        the actor throws; ROLE is load_forwarder, dp_controller, dp_rank,
+///   request_manager ... crash:load_forwarder@2s+10s*10     ten times a second, from 2 s on, for 10 s kill:decode/3@4s
+///   SIGKILL to the engine process of that rank freeze:decode/2@5s+2s              SIGSTOP, and SIGCONT two seconds
+///   later
 struct demo_fault {
   fault_kind kind = fault_kind::crash;
   std::string role; ///< of a crash

@@ -10,12 +10,12 @@ namespace rankwise::app {
 history_file::history_file(const std::string& path) : file_(std::fopen(path.c_str(), "w"), &std::fclose) {
   if (!file_)
     throw std::runtime_error("history_file: cannot write " + path);
-  std::fputs("# at_ns kind stream sample handle attempt pool rank epoch first_index count ended_as reason\n", file_.get());
+  std::fputs("# at_ns kind stream sample handle attempt pool rank epoch first_index count ended_as reason\n",
+             file_.get());
 }
 
 void history_file::record(const core::history_event& e) noexcept {
-  std::fprintf(file_.get(),
-               "%" PRId64 " %u %" PRIu64 " %u %" PRIu64 " %u %u %u %u %u %u %u %u\n",
+  std::fprintf(file_.get(), "%" PRId64 " %u %" PRIu64 " %u %" PRIu64 " %u %u %u %u %u %u %u %u\n",
                static_cast<std::int64_t>(e.at.time_since_epoch().count()), static_cast<unsigned>(e.kind), e.stream,
                e.sample, e.handle, e.attempt, e.rank.pool, e.rank.rank, e.epoch, e.first_index, e.count,
                static_cast<unsigned>(e.ended_as), static_cast<unsigned>(e.reason));
@@ -39,8 +39,8 @@ history_verdict check_history(const std::string& path) {
     unsigned kind = 0;
     unsigned ended_as = 0;
     unsigned reason = 0;
-    if (!(fields >> at >> kind >> e.stream >> e.sample >> e.handle >> e.attempt >> e.rank.pool >> e.rank.rank >> e.epoch >>
-          e.first_index >> e.count >> ended_as >> reason))
+    if (!(fields >> at >> kind >> e.stream >> e.sample >> e.handle >> e.attempt >> e.rank.pool >> e.rank.rank >>
+          e.epoch >> e.first_index >> e.count >> ended_as >> reason))
       throw std::runtime_error(path + ":" + std::to_string(number) + ": 13 numbers expected");
     e.kind = static_cast<core::history_kind>(kind);
     e.ended_as = static_cast<core::outcome_kind>(ended_as);

@@ -11,12 +11,12 @@ namespace rankwise::app {
 
 /// Writes RequestManager's history as fixed text lines, for `rankwise check-history`. Buffered; flushed when closed.
 class history_file final : public core::history_recorder {
-public:
+ public:
   /// Throws std::runtime_error when the file cannot be written.
   explicit history_file(const std::string& path);
   void record(const core::history_event& event) noexcept override;
 
-private:
+ private:
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 

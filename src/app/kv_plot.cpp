@@ -51,10 +51,11 @@ std::string kv_plot_svg(const std::string& title, const std::vector<kv_series>& 
   }
   const double height = top + static_cast<double>(std::max<std::size_t>(pools.size(), 1)) * (panel_height + gap);
   const double plot_width = width - left - right;
-  std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-                                "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
-                                "fill=\"white\"/>\n<text x=\"{2}\" y=\"20\" font-size=\"15\" font-weight=\"bold\">{3}</text>\n",
-                                width, height, left, escaped(title));
+  std::string svg =
+      fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
+                  "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
+                  "fill=\"white\"/>\n<text x=\"{2}\" y=\"20\" font-size=\"15\" font-weight=\"bold\">{3}</text>\n",
+                  width, height, left, escaped(title));
   double y0 = top;
   for (const auto& [pool, lines] : pools) {
     double highest = 0.01;
@@ -66,33 +67,38 @@ std::string kv_plot_svg(const std::string& title, const std::vector<kv_series>& 
     const auto x_of = [&](double s) { return left + plot_width * s / end; };
     const auto y_of = [&](double percent) { return y0 + panel_height * (1 - percent / top_percent); };
     for (double p = 0; p <= top_percent + 1e-9; p += step_y)
-      svg += fmt::format("<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#dddddd\"/><text x=\"{3}\" "
-                         "y=\"{4:.1f}\" text-anchor=\"end\">{5:g}</text>\n",
-                         left, left + plot_width, y_of(p), left - 6, y_of(p) + 4, p);
+      svg +=
+          fmt::format("<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#dddddd\"/><text x=\"{3}\" "
+                      "y=\"{4:.1f}\" text-anchor=\"end\">{5:g}</text>\n",
+                      left, left + plot_width, y_of(p), left - 6, y_of(p) + 4, p);
     const double step_x = nice_step(end, 8);
     for (double s = 0; s <= end + 1e-9; s += step_x)
       svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:g}</text>\n", x_of(s),
                          y0 + panel_height + 16, s);
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">time (s)</text>\n", left + plot_width / 2,
-                       y0 + panel_height + 32);
-    svg += fmt::format("<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{} KV in use (%)</text>\n",
-                       y0 + panel_height / 2, escaped(pool));
+    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">time (s)</text>\n",
+                       left + plot_width / 2, y0 + panel_height + 32);
+    svg += fmt::format(
+        "<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{} KV in use (%)</text>\n",
+        y0 + panel_height / 2, escaped(pool));
     for (const auto& mark : marks)
-      svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#b00020\" "
-                         "stroke-dasharray=\"4 3\"/><text x=\"{3:.1f}\" y=\"{4:.1f}\" fill=\"#b00020\" font-size=\"10\" "
-                         "transform=\"rotate(-90 {3:.1f} {4:.1f})\" text-anchor=\"end\">{5}</text>\n",
-                         x_of(mark.at_s), y0, y0 + panel_height, x_of(mark.at_s) - 3, y0 + 2, escaped(mark.text));
+      svg +=
+          fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#b00020\" "
+                      "stroke-dasharray=\"4 3\"/><text x=\"{3:.1f}\" y=\"{4:.1f}\" fill=\"#b00020\" font-size=\"10\" "
+                      "transform=\"rotate(-90 {3:.1f} {4:.1f})\" text-anchor=\"end\">{5}</text>\n",
+                      x_of(mark.at_s), y0, y0 + panel_height, x_of(mark.at_s) - 3, y0 + 2, escaped(mark.text));
     for (std::size_t i = 0; i < lines.size(); ++i) {
       const auto* colour = colours[i % colours.size()];
       std::string points;
       for (std::size_t k = 0; k < lines[i]->at_s.size(); ++k)
         points += fmt::format("{:.1f},{:.1f} ", x_of(lines[i]->at_s[k]), y_of(lines[i]->share[k] * 100));
-      svg += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"{}\"/>\n", colour, points);
+      svg +=
+          fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"{}\"/>\n", colour, points);
       const double ly = y0 + 12 + 17 * static_cast<double>(i);
-      svg += fmt::format("<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-width=\"3\"/>"
-                         "<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
-                         left + plot_width + 14, left + plot_width + 34, ly, ly, colour, left + plot_width + 40, ly + 4,
-                         escaped(lines[i]->label));
+      svg +=
+          fmt::format("<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-width=\"3\"/>"
+                      "<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
+                      left + plot_width + 14, left + plot_width + 34, ly, ly, colour, left + plot_width + 40, ly + 4,
+                      escaped(lines[i]->label));
     }
     y0 += panel_height + gap;
   }

@@ -22,14 +22,14 @@ namespace rankwise::app {
 namespace {
 
 class steady_clock final : public core::clock {
-public:
+ public:
   [[nodiscard]] core::timestamp now() const noexcept override {
     return std::chrono::time_point_cast<core::duration>(std::chrono::steady_clock::now());
   }
 };
 
 class actor_config final : public caf::actor_system_config {
-public:
+ public:
   explicit actor_config(std::uint32_t threads) {
     add_message_types<caf::id_block::rankwise>();
     set("scheduler.policy", caf::atom("sharing"));
@@ -40,7 +40,7 @@ public:
 
 /// A front's way to RequestManager, with a cap on what is under way.
 class actor_intake final : public core::request_intake {
-public:
+ public:
   using info_source = std::function<core::node_info()>;
   using load_source = std::function<std::vector<core::rank_load>()>;
 
@@ -82,7 +82,7 @@ public:
   [[nodiscard]] core::node_info info() const override { return info_(); }
   [[nodiscard]] std::vector<core::rank_load> loads() const override { return loads_(); }
 
-private:
+ private:
   std::shared_ptr<actor_directory> directory_;
   std::uint32_t submissions_max_;
   info_source info_;
@@ -105,17 +105,19 @@ std::string make_state_dir(const std::string& wanted, bool& temporary) {
     throw std::runtime_error("state_dir: cannot make " + wanted + ": " + error.message());
   fs::permissions(wanted, fs::perms::owner_all, error);
   if (wanted.size() > 60)
-    throw std::runtime_error("state_dir: " + wanted + " is longer than 60 bytes, the most that leaves room for a socket's name");
+    throw std::runtime_error("state_dir: " + wanted +
+                             " is longer than 60 bytes, the most that leaves room for a socket's name");
   return wanted;
 }
 
 } // namespace
 
 class node::impl {
-public:
+ public:
   explicit impl(node_config config)
       : config_(std::move(config)), state_dir_(make_state_dir(config_.state_dir, temporary_dir_)),
-        system_config_(config_.worker_threads), system_(system_config_), directory_(std::make_shared<actor_directory>()) {
+        system_config_(config_.worker_threads), system_(system_config_),
+        directory_(std::make_shared<actor_directory>()) {
     spdlog::set_level(spdlog::level::from_str(config_.log_level));
     if (!config_.history_file.empty())
       history_ = std::make_unique<history_file>(config_.history_file);
@@ -224,7 +226,7 @@ public:
     return fatal_;
   }
 
-private:
+ private:
   /// The pool whose ranks a client sees: the one that decodes.
   [[nodiscard]] std::uint16_t serving_pool() const {
     std::uint16_t best = 0;
@@ -245,8 +247,7 @@ private:
                                                        : pools.decode) = pool.options.index;
     }
     c.requests.attempts_max = config_.attempts_max;
-    c.requests.request_time_max =
-        core::duration{static_cast<core::duration::rep>(config_.request_time_max_s * 1e9)};
+    c.requests.request_time_max = core::duration{static_cast<core::duration::rep>(config_.request_time_max_s * 1e9)};
     c.requests.streams_max = config_.streams_max;
     c.rank_timing = config_.rank_timing;
     c.restarts = config_.restarts;
@@ -383,7 +384,9 @@ private:
   void add_routes() {
     using io::http_answer;
     using io::http_query;
-    const auto as_json = [](const nlohmann::ordered_json& j) { return http_answer{200, "application/json", j.dump(1) + "\n"}; };
+    const auto as_json = [](const nlohmann::ordered_json& j) {
+      return http_answer{200, "application/json", j.dump(1) + "\n"};
+    };
     const auto no_answer = [] {
       return http_answer{503, "text/plain", "the introspector did not answer within 2 s\n"};
     };
@@ -401,11 +404,13 @@ private:
     });
     admin_->get("/actors", with_snapshot([=](const node_snapshot& s) { return as_json(actors_json(s)); }));
     admin_->get("/ranks", with_snapshot([=](const node_snapshot& s) { return as_json(ranks_json(s)); }));
-    admin_->get("/status", with_snapshot([=, this](const node_snapshot& s) { return as_json(status_json(s, info())); }));
+    admin_->get("/status",
+                with_snapshot([=, this](const node_snapshot& s) { return as_json(status_json(s, info())); }));
     admin_->get("/metrics", with_snapshot([this](const node_snapshot& s) {
                   const auto i = info();
                   const auto front = front_->counters();
-                  return http_answer{200, "text/plain; version=0.0.4", metrics_text({s, i, hub_->counters(), front, dispatch_seconds_})};
+                  return http_answer{200, "text/plain; version=0.0.4",
+                                     metrics_text({s, i, hub_->counters(), front, dispatch_seconds_})};
                 }));
     admin_->get("/requests", [=, this](const http_query& q) {
       std::uint64_t limit = 100;
@@ -417,7 +422,7 @@ private:
       const auto list = ask<request_list>(list_atom::value, limit);
       return list ? as_json(requests_json(*list)) : no_answer();
     });
-    admin_->get("/v1/loads", [=, this](const http_query&) { 
+    admin_->get("/v1/loads", [=, this](const http_query&) {
       std::vector<std::string> names;
       for (const auto& pool : config_.pools)
         names.push_back(pool.options.name);
@@ -455,8 +460,8 @@ private:
   core::doorbell doorbell_;
   std::unique_ptr<history_file> history_;
   prometheus::Histogram dispatch_seconds_{prometheus::Histogram::BucketBoundaries{
-      1e-5,   1.5e-5, 2e-5,   2.5e-5, 3e-5,   4e-5,   5e-5, 6e-5,   7e-5, 8e-5, 9e-5, 1e-4, 1.25e-4, 1.5e-4, 2e-4,
-      2.5e-4, 3e-4,   4e-4,   5e-4,   6.5e-4, 8e-4,   1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 7e-3, 1e-2,    3e-2,   0.1, 1}};
+      1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5, 4e-5, 5e-5,   6e-5, 7e-5, 8e-5, 9e-5, 1e-4, 1.25e-4, 1.5e-4, 2e-4, 2.5e-4,
+      3e-4, 4e-4,   5e-4, 6.5e-4, 8e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 7e-3, 1e-2, 3e-2,    0.1,    1}};
   // Everything that actors point to stands before the system, so that it outlives them.
   std::shared_ptr<core::load_board> board_;
   std::unique_ptr<io::engine_hub> hub_;

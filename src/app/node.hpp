@@ -11,7 +11,7 @@
 namespace rankwise::app {
 
 class node {
-public:
+ public:
   /// Binds everything. Throws std::runtime_error with the address that could not be had.
   explicit node(node_config config);
   ~node();
@@ -32,7 +32,7 @@ public:
   bool drain(std::chrono::milliseconds timeout);
   void stop() noexcept;
 
-private:
+ private:
   class impl;
   std::unique_ptr<impl> impl_;
 };

@@ -81,7 +81,8 @@ int run_node(const node_flags& flags) {
   }
 
   // Logs go to standard error: standard output is for the lines that scripts wait for.
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("rankwise", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("rankwise", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
   sigset_t signals;
   sigemptyset(&signals);
@@ -97,7 +98,8 @@ int run_node(const node_flags& flags) {
     std::cerr << "rankwise node: " << e.what() << "\n";
     return 2;
   }
-  std::cout << "grpc=" << running->grpc_address() << "\n" << "admin=" << running->admin_address() << "\n";
+  std::cout << "grpc=" << running->grpc_address() << "\n"
+            << "admin=" << running->admin_address() << "\n";
   for (std::size_t i = 0; i < config.pools.size(); ++i)
     std::cout << "handshake=" << config.pools[i].options.name << ":" << running->handshake_endpoint(i) << "\n";
   std::cout << std::flush;
@@ -131,7 +133,8 @@ void add_node_command(CLI::App& app, int& exit_code) {
   sub->add_option("--config", flags->config, "TOML file; without one the defaults: one unified pool on loopback");
   sub->add_option("--grpc", flags->grpc, "host:port of the gRPC front (default 127.0.0.1:30001)");
   sub->add_option("--handshake", flags->handshake, "endpoint where ranks dial in, tcp://host:port or ipc://path");
-  sub->add_option("--ranks", flags->ranks, "ranks that are awaited before the node is ready")->check(CLI::Range(1, 1024));
+  sub->add_option("--ranks", flags->ranks, "ranks that are awaited before the node is ready")
+      ->check(CLI::Range(1, 1024));
   sub->add_option("--policy", flags->policy, "placement policy of every pool (default headroom)");
   sub->add_option("--admin", flags->admin, "host:port of the admin HTTP (default 127.0.0.1:30002)");
   sub->add_option("--state", flags->state, "folder for sockets and state");

@@ -6,11 +6,12 @@ class App;
 
 namespace rankwise::app {
 
-/// `rankwise node`: runs until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 an actor crashed too often, 2 bad configuration or
-/// an address that cannot be bound.
+/// `rankwise node`: runs until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 an actor crashed too often, 2 bad
+/// configuration or an address that cannot be bound.
 void add_node_command(CLI::App& app, int& exit_code);
 
-/// `rankwise status`, `actors`, `ranks`, `requests`: ask a running node's admin HTTP. Exit codes: 0 answered, 3 no answer.
+/// `rankwise status`, `actors`, `ranks`, `requests`: ask a running node's admin HTTP. Exit codes: 0 answered, 3 no
+/// answer.
 void add_view_commands(CLI::App& app, int& exit_code);
 
 /// `rankwise check-history FILE`. Exit codes: 0 clean, 1 violations, 2 unreadable.

@@ -14,7 +14,7 @@ namespace {
 
 /// Reads the keys of one table and remembers which it knows, so that what is left over can be reported.
 class table_reader {
-public:
+ public:
   table_reader(const toml::table* table, std::string prefix, std::string file, config_errors& errors)
       : table_(table), prefix_(std::move(prefix)), file_(std::move(file)), errors_(errors) {}
 
@@ -95,7 +95,7 @@ public:
     errors_.push_back(file_ + ":" + std::to_string(node.source().begin.line) + ": " + prefix_ + key + ": " + what);
   }
 
-private:
+ private:
   static std::string shown(double x) {
     std::ostringstream out;
     out << x;
@@ -116,7 +116,8 @@ private:
 
 constexpr std::int64_t many = std::numeric_limits<std::int32_t>::max();
 
-const toml::table* sub_table(const toml::table& root, const char* name, const std::string& file, config_errors& errors) {
+const toml::table* sub_table(const toml::table& root, const char* name, const std::string& file,
+                             config_errors& errors) {
   const auto* node = root.get(name);
   if (node == nullptr)
     return nullptr;
@@ -181,8 +182,8 @@ config_errors check_config(const node_config& config) {
     if (!names.insert(o.name).second)
       errors.push_back("pool.name: \"" + o.name + "\" is used twice");
     if (o.ranks_awaited > o.ranks_max)
-      errors.push_back("pool.ranks: " + std::to_string(o.ranks_awaited) + " of pool " + o.name + " is more than ranks_max " +
-                       std::to_string(o.ranks_max));
+      errors.push_back("pool.ranks: " + std::to_string(o.ranks_awaited) + " of pool " + o.name +
+                       " is more than ranks_max " + std::to_string(o.ranks_max));
     if (!pool.handshake.starts_with("tcp://") && !pool.handshake.starts_with("ipc://"))
       errors.push_back("pool.handshake: \"" + pool.handshake + "\" is neither tcp://host:port nor ipc://path");
   }
@@ -208,12 +209,10 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
   config.pools.clear();
 
   table_reader top{&root, "", file, errors};
-  const auto table = [&](const char* name) {
-    return sub_table(root, name, file, errors);
-  };
+  const auto table = [&](const char* name) { return sub_table(root, name, file, errors); };
   for (const auto& [key, node] : root) {
-    static const std::set<std::string, std::less<>> tables{"node",     "pool",  "supervision", "engine",
-                                                           "load",     "front", "requests",    "model"};
+    static const std::set<std::string, std::less<>> tables{"node", "pool",  "supervision", "engine",
+                                                           "load", "front", "requests",    "model"};
     if (!tables.contains(key.str()))
       top.complain(node, std::string{key.str()}, "unknown key");
   }

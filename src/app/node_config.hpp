@@ -60,7 +60,8 @@ using config_errors = std::vector<std::string>;
 [[nodiscard]] node_config default_config();
 
 /// Unknown keys, wrong types, values out of range and impossible combinations are errors.
-[[nodiscard]] tl::expected<node_config, config_errors> parse_config(const std::string& text, const std::string& file_name);
+[[nodiscard]] tl::expected<node_config, config_errors> parse_config(const std::string& text,
+                                                                    const std::string& file_name);
 [[nodiscard]] tl::expected<node_config, config_errors> load_config(const std::string& path);
 
 /// What a combination of pools must obey, whether it came from a file or from flags.

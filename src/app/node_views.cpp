@@ -55,16 +55,17 @@ json ranks_json(const node_snapshot& snapshot) {
   for (const auto& view : snapshot.pools) {
     auto ranks = json::array();
     for (const auto& r : view.ranks) {
-      json row{{"rank", r.rank.rank},
-               {"state", core::to_string(r.state)},
-               {"epoch", r.epoch},
-               {"requests", r.requests},
-               {"tokens", r.tokens},
-               {"prefill_tokens", r.prefill_tokens},
-               {"kv_capacity", r.kv_capacity},
-               {"kv_share", r.kv_capacity == 0 ? 0.0 : static_cast<double>(r.tokens) / static_cast<double>(r.kv_capacity)},
-               {"max_running", r.max_running},
-               {"placements", r.placements}};
+      json row{
+          {"rank", r.rank.rank},
+          {"state", core::to_string(r.state)},
+          {"epoch", r.epoch},
+          {"requests", r.requests},
+          {"tokens", r.tokens},
+          {"prefill_tokens", r.prefill_tokens},
+          {"kv_capacity", r.kv_capacity},
+          {"kv_share", r.kv_capacity == 0 ? 0.0 : static_cast<double>(r.tokens) / static_cast<double>(r.kv_capacity)},
+          {"max_running", r.max_running},
+          {"placements", r.placements}};
       if (r.reported)
         row["report"] = {{"age_s", r.report_age_s},
                          {"num_running", r.reported_running},
@@ -112,12 +113,14 @@ json status_json(const node_snapshot& snapshot, const core::node_info& info) {
   result["degraded_reason"] = snapshot.degraded_reason;
   auto pools = json::array();
   for (const auto& v : snapshot.pools)
-    pools.push_back({{"pool", v.name}, {"policy", v.policy}, {"ranks_up", v.ranks_up}, {"ranks_awaited", v.ranks_awaited}});
+    pools.push_back(
+        {{"pool", v.name}, {"policy", v.policy}, {"ranks_up", v.ranks_up}, {"ranks_awaited", v.ranks_awaited}});
   result["pools"] = std::move(pools);
   const auto& c = snapshot.requests;
-  result["requests"] = {{"submitted", c.submitted}, {"accepted", c.accepted},   {"completed", c.completed},
-                        {"failed", c.failed},       {"cancelled", c.cancelled}, {"refused", c.refused},
-                        {"in_flight", c.in_flight()}, {"moved", c.moved},       {"tokens_delivered", c.tokens_delivered}};
+  result["requests"] = {
+      {"submitted", c.submitted},   {"accepted", c.accepted},   {"completed", c.completed},
+      {"failed", c.failed},         {"cancelled", c.cancelled}, {"refused", c.refused},
+      {"in_flight", c.in_flight()}, {"moved", c.moved},         {"tokens_delivered", c.tokens_delivered}};
   json reasons = json::object();
   for (std::size_t i = 1; i < c.by_failure.size(); ++i)
     if (c.by_failure[i] != 0)
@@ -142,14 +145,15 @@ json loads_json(const std::vector<core::rank_load>& loads, const std::vector<std
                     {"token_usage", usage},
                     {"max_running_requests", l.max_running_requests}});
   }
-  return {{"timestamp", utc_now()}, {"version", "rankwise"}, {"dp_rank_count", loads.size()}, {"loads", std::move(rows)}};
+  return {
+      {"timestamp", utc_now()}, {"version", "rankwise"}, {"dp_rank_count", loads.size()}, {"loads", std::move(rows)}};
 }
 
 namespace {
 
 /// Collects metric families one after another.
 class families {
-public:
+ public:
   using labels = std::vector<std::pair<std::string, std::string>>;
 
   void counter(const std::string& name, const std::string& help, double value, labels l = {}) {
@@ -168,7 +172,7 @@ public:
   }
   [[nodiscard]] std::string text() const { return prometheus::TextSerializer{}.Serialize(list_); }
 
-private:
+ private:
   void add(const std::string& name, const std::string& help, prometheus::MetricType type, double value, labels l) {
     auto found = std::find_if(list_.begin(), list_.end(), [&](const auto& f) { return f.name == name; });
     if (found == list_.end()) {
@@ -206,11 +210,11 @@ std::string metrics_text(const metrics_input& in) {
   const auto& c = s.requests;
   const std::string requests = "Streams by what became of them; accepted = completed + failed + cancelled + in flight";
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::uint64_t>>{{"submitted", c.submitted},
-                                                                                     {"accepted", c.accepted},
-                                                                                     {"completed", c.completed},
-                                                                                     {"failed", c.failed},
-                                                                                     {"cancelled", c.cancelled},
-                                                                                     {"refused", c.refused}})
+                                                                                      {"accepted", c.accepted},
+                                                                                      {"completed", c.completed},
+                                                                                      {"failed", c.failed},
+                                                                                      {"cancelled", c.cancelled},
+                                                                                      {"refused", c.refused}})
     f.counter("rankwise_requests_total", requests, number(value), {{"outcome", name}});
   f.gauge("rankwise_requests_in_flight", "Accepted streams that have not ended", number(c.in_flight()));
   f.counter("rankwise_requests_moved_total", "Placements of a request after its first one", number(c.moved));
@@ -219,11 +223,13 @@ std::string metrics_text(const metrics_input& in) {
               {{"reason", std::string{core::to_string(static_cast<core::failure>(i))}}});
   f.counter("rankwise_tokens_delivered_total", "Tokens handed to the front", number(c.tokens_delivered));
   const std::string dropped = "Outputs of an engine that belong to no running request";
-  f.counter("rankwise_outputs_dropped_total", dropped, number(c.outputs_of_unknown_requests), {{"kind", "unknown_request"}});
+  f.counter("rankwise_outputs_dropped_total", dropped, number(c.outputs_of_unknown_requests),
+            {{"kind", "unknown_request"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(c.outputs_of_old_epochs), {{"kind", "old_epoch"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(c.outputs_of_old_attempts), {{"kind", "old_attempt"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.unknown_rids), {{"kind", "unknown_rid"}});
-  f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.frames_of_closed_links), {{"kind", "closed_link"}});
+  f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.frames_of_closed_links),
+            {{"kind", "closed_link"}});
 
   for (const auto& view : s.pools) {
     const families::labels pool{{"pool", view.name}};
@@ -247,16 +253,18 @@ std::string metrics_text(const metrics_input& in) {
       f.gauge("rankwise_rank_epoch", "Incarnation of the rank", r.epoch, rank);
       f.gauge("rankwise_rank_requests", "Legs placed and not ended", r.requests, rank);
       f.gauge("rankwise_rank_tokens", "KV tokens in use, by the ledger", number(r.tokens), rank);
-      f.gauge("rankwise_rank_prefill_tokens", "Prompt tokens placed whose first token was not seen", number(r.prefill_tokens),
-              rank);
+      f.gauge("rankwise_rank_prefill_tokens", "Prompt tokens placed whose first token was not seen",
+              number(r.prefill_tokens), rank);
       f.gauge("rankwise_rank_kv_capacity_tokens", "KV capacity as registered", number(r.kv_capacity), rank);
       f.counter("rankwise_rank_placements_total", "Legs placed on the rank", number(r.placements), rank);
       if (r.reported)
         f.gauge("rankwise_rank_report_age_seconds", "Age of the newest load report", r.report_age_s, rank);
     }
   }
-  f.counter("rankwise_load_reports_absent_total", "Output batches without a load report", number(in.hub.reports_absent));
-  f.counter("rankwise_load_reports_malformed_total", "Load reports of nonsense, dropped", number(in.hub.reports_malformed));
+  f.counter("rankwise_load_reports_absent_total", "Output batches without a load report",
+            number(in.hub.reports_absent));
+  f.counter("rankwise_load_reports_malformed_total", "Load reports of nonsense, dropped",
+            number(in.hub.reports_malformed));
   f.counter("rankwise_engine_frames_received_total", "Frames from ranks", number(in.hub.frames_received));
   f.counter("rankwise_engine_frames_sent_total", "Frames to ranks", number(in.hub.frames_sent));
   f.counter("rankwise_engine_send_queue_full_total", "Frames refused by a full queue towards a rank",
@@ -276,14 +284,15 @@ std::string metrics_text(const metrics_input& in) {
     f.gauge("rankwise_actor_longest_handler_seconds", "Longest handler of this incarnation",
             static_cast<double>(a.longest_handler_ns) / 1e9, actor);
   }
-  f.histogram("rankwise_dispatch_seconds", "From a request's arrival at the front to its place in the queue towards its rank",
-              in.dispatch);
+  f.histogram("rankwise_dispatch_seconds",
+              "From a request's arrival at the front to its place in the queue towards its rank", in.dispatch);
   f.gauge("rankwise_front_connections", "Client connections", number(in.front.server.connections_now));
   f.gauge("rankwise_front_calls", "Open calls", number(in.front.server.calls_now));
   f.counter("rankwise_front_chunks_total", "Chunk messages sent", number(in.front.chunks));
   f.counter("rankwise_front_tokens_total", "Tokens sent", number(in.front.tokens));
   f.counter("rankwise_front_invalid_total", "Requests refused by validation", number(in.front.invalid));
-  f.counter("rankwise_front_slow_clients_total", "Streams ended because the client did not read", number(in.front.slow_clients));
+  f.counter("rankwise_front_slow_clients_total", "Streams ended because the client did not read",
+            number(in.front.slow_clients));
   f.counter("rankwise_front_protocol_errors_total", "Breaches of HTTP/2", number(in.front.server.protocol_errors));
   return f.text();
 }

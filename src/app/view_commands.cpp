@@ -29,9 +29,9 @@ void print_status(const json& j) {
                p["ranks_awaited"].get<int>(), p["policy"].get<std::string>());
   const auto& r = j["requests"];
   fmt::print("requests: {} in flight, {} accepted, {} completed, {} failed, {} cancelled, {} refused, {} moved\n",
-             r["in_flight"].get<std::uint64_t>(), r["accepted"].get<std::uint64_t>(), r["completed"].get<std::uint64_t>(),
-             r["failed"].get<std::uint64_t>(), r["cancelled"].get<std::uint64_t>(), r["refused"].get<std::uint64_t>(),
-             r["moved"].get<std::uint64_t>());
+             r["in_flight"].get<std::uint64_t>(), r["accepted"].get<std::uint64_t>(),
+             r["completed"].get<std::uint64_t>(), r["failed"].get<std::uint64_t>(), r["cancelled"].get<std::uint64_t>(),
+             r["refused"].get<std::uint64_t>(), r["moved"].get<std::uint64_t>());
   for (const auto& [reason, count] : j["reasons"].items())
     fmt::print("  {:<28} {}\n", reason, count.get<std::uint64_t>());
 }
@@ -44,23 +44,23 @@ void print_actor(const json& a, const std::string& indent) {
 }
 
 void print_actors(const json& j) {
-  fmt::print("{:<32} {:<14} {:>7} {:>10} {:>8} {:>10} {}\n", "ACTOR", "STATE", "MAILBOX", "HANDLED", "RESTARTS", "LONGEST ms",
-             "LAST ERROR");
+  fmt::print("{:<32} {:<14} {:>7} {:>10} {:>8} {:>10} {}\n", "ACTOR", "STATE", "MAILBOX", "HANDLED", "RESTARTS",
+             "LONGEST ms", "LAST ERROR");
   print_actor(j, "");
   for (const auto& a : j["children"])
     print_actor(a, "  ");
 }
 
 void print_ranks(const json& j) {
-  fmt::print("{:<12} {:<9} {:>5} {:>8} {:>9} {:>8} {:>6} {:>10} {:>7}\n", "RANK", "STATE", "EPOCH", "REQUESTS", "TOKENS",
-             "PREFILL", "KV %", "PLACEMENTS", "REPORT");
+  fmt::print("{:<12} {:<9} {:>5} {:>8} {:>9} {:>8} {:>6} {:>10} {:>7}\n", "RANK", "STATE", "EPOCH", "REQUESTS",
+             "TOKENS", "PREFILL", "KV %", "PLACEMENTS", "REPORT");
   for (const auto& p : j["pools"])
     for (const auto& r : p["ranks"])
       fmt::print("{:<12} {:<9} {:>5} {:>8} {:>9} {:>8} {:>6.1f} {:>10} {:>7}\n",
-                 p["pool"].get<std::string>() + "/" + std::to_string(r["rank"].get<int>()), r["state"].get<std::string>(),
-                 r["epoch"].get<int>(), r["requests"].get<int>(), r["tokens"].get<std::uint64_t>(),
-                 r["prefill_tokens"].get<std::uint64_t>(), 100 * r["kv_share"].get<double>(),
-                 r["placements"].get<std::uint64_t>(),
+                 p["pool"].get<std::string>() + "/" + std::to_string(r["rank"].get<int>()),
+                 r["state"].get<std::string>(), r["epoch"].get<int>(), r["requests"].get<int>(),
+                 r["tokens"].get<std::uint64_t>(), r["prefill_tokens"].get<std::uint64_t>(),
+                 100 * r["kv_share"].get<double>(), r["placements"].get<std::uint64_t>(),
                  r["report"].is_null() ? "none" : fmt::format("{:.2f}s", r["report"]["age_s"].get<double>()));
 }
 
@@ -71,8 +71,9 @@ void print_requests(const json& j) {
   const auto rank = [](const json& r) { return r.is_null() ? std::string{"-"} : std::to_string(r.get<int>()); };
   for (const auto& r : j["requests"])
     fmt::print("{:<36.36} {:<11} {:>7} {:>5} {:>8} {:>9} {:>8.2f}\n", r["rid"].get<std::string>(),
-               r["stage"].get<std::string>(), rank(r["prefill_rank"]), rank(r["rank"]), r["prompt_tokens"].get<std::uint64_t>(),
-               r["completion_tokens"].get<std::uint64_t>(), r["age_s"].get<double>());
+               r["stage"].get<std::string>(), rank(r["prefill_rank"]), rank(r["rank"]),
+               r["prompt_tokens"].get<std::uint64_t>(), r["completion_tokens"].get<std::uint64_t>(),
+               r["age_s"].get<double>());
 }
 
 template <class Print>

@@ -5,10 +5,10 @@
 
 namespace rankwise::core {
 
-/// Wakes one waiting thread from a path that may neither block, allocate nor throw. Rings before the waiter looks are kept,
-/// any number of them wakes it once.
+/// Wakes one waiting thread from a path that may neither block, allocate nor throw. Rings before the waiter looks are
+/// kept, any number of them wakes it once.
 class doorbell {
-public:
+ public:
   void ring() noexcept {
     rings_.fetch_add(1, std::memory_order_release);
     rings_.notify_one();
@@ -21,7 +21,7 @@ public:
     seen = rings_.load(std::memory_order_acquire);
   }
 
-private:
+ private:
   std::atomic<std::uint32_t> rings_{0};
 };
 

@@ -40,7 +40,7 @@ struct history_event {
 
 /// Takes the events in the order in which they were decided. Must not throw.
 class history_recorder {
-public:
+ public:
   virtual ~history_recorder() = default;
   virtual void record(const history_event& event) noexcept = 0;
 };
@@ -48,7 +48,7 @@ public:
 /// Checks a history: each accepted stream has one outcome; tokens of a sample come as 0..k once and in order; nothing
 /// follows the outcome; tokens come from the rank, epoch and attempt that the sample was last placed on.
 class history_checker final : public history_recorder {
-public:
+ public:
   void record(const history_event& event) noexcept override;
 
   /// Call at the end of a run in which every request was waited for: streams without an outcome are violations.
@@ -58,7 +58,7 @@ public:
   [[nodiscard]] std::uint64_t accepted() const noexcept { return accepted_; }
   [[nodiscard]] std::uint64_t ended() const noexcept { return ended_; }
 
-private:
+ private:
   struct sample_state {
     request_handle handle = 0;
     std::uint32_t attempt = 0;

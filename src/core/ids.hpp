@@ -31,11 +31,12 @@ struct rank_id {
   friend auto operator<=>(const rank_id&, const rank_id&) = default;
 };
 
-/// Incarnation of a rank. Starts at 1 with the first HELLO and is raised each time its link is (re)established; 0 is "none".
+/// Incarnation of a rank. Starts at 1 with the first HELLO and is raised each time its link is (re)established; 0 is
+/// "none".
 using rank_epoch = std::uint32_t;
 
-/// A request inside this process: never reused while the process lives. The low 24 bits are the slot of RequestManager's
-/// table, the 40 bits above count up. 0 is "none".
+/// A request inside this process: never reused while the process lives. The low 24 bits are the slot of
+/// RequestManager's table, the 40 bits above count up. 0 is "none".
 using request_handle = std::uint64_t;
 
 /// A front's own name for one client stream; opaque to everything behind the front.

@@ -159,7 +159,8 @@ report_verdict ledger::report(const load_report& r) {
   while (!s.prefilled.empty() && s.prefilled.front().at <= sampled_after) {
     const auto found = charges_.find(s.prefilled.front().handle);
     // The front may have ended, or been released, since it was queued.
-    if (found != charges_.end() && found->second.epoch == s.epoch && !found->second.contained && !found->second.released) {
+    if (found != charges_.end() && found->second.epoch == s.epoch && !found->second.contained &&
+        !found->second.released) {
       found->second.contained = true;
       s.uncontained_tokens -= found->second.prompt_tokens;
     }

@@ -26,18 +26,19 @@ inline constexpr std::uint8_t report_verdict_count = 5;
 [[nodiscard]] std::string_view to_string(report_verdict v) noexcept;
 
 struct ledger_options {
-  /// A report received at t was sampled at some time in [t - report_lag, t]: engines sample at most every 50 ms, and the
-  /// sample must travel. A charge counts as contained in a report only when its prompt was seen prefilled by t - report_lag.
+  /// A report received at t was sampled at some time in [t - report_lag, t]: engines sample at most every 50 ms, and
+  /// the sample must travel. A charge counts as contained in a report only when its prompt was seen prefilled by t -
+  /// report_lag.
   duration report_lag = std::chrono::milliseconds{60};
   /// Older reports no longer count; the rank is judged by what was placed on it.
   duration report_stale_after = std::chrono::seconds{2};
 };
 
-/// What is known about the load of each rank of one pool: its newest report, and the charge of every leg placed on it. A
-/// charge is made once, released once, by handle. A report never erases a charge that it cannot have seen, and a leg that
-/// ended is subtracted from a report that still counts it.
+/// What is known about the load of each rank of one pool: its newest report, and the charge of every leg placed on it.
+/// A charge is made once, released once, by handle. A report never erases a charge that it cannot have seen, and a leg
+/// that ended is subtracted from a report that still counts it.
 class ledger {
-public:
+ public:
   explicit ledger(ledger_options options) : options_(options) {}
 
   struct figures {
@@ -60,8 +61,8 @@ public:
     bool contained = false; ///< the newest report counts its prompt
   };
 
-  /// A rank came up under `epoch`: whatever was reported or charged under another one is forgotten. Returns the handles of
-  /// the charges dropped.
+  /// A rank came up under `epoch`: whatever was reported or charged under another one is forgotten. Returns the handles
+  /// of the charges dropped.
   std::vector<request_handle> open(std::uint16_t rank, rank_epoch epoch);
 
   /// The rank is gone: drops its report and its charges, whose handles are returned.
@@ -93,7 +94,7 @@ public:
   [[nodiscard]] std::uint64_t limit_tokens() const noexcept { return limit_tokens_; }
   [[nodiscard]] std::vector<request_handle> handles_on(std::uint16_t rank) const;
 
-private:
+ private:
   struct prefilled_charge {
     request_handle handle;
     timestamp at;
@@ -108,11 +109,11 @@ private:
     std::uint32_t requests = 0;
     std::uint64_t placed_tokens = 0;
     std::uint64_t prefill_tokens = 0;
-    std::uint64_t uncontained_tokens = 0;    // prompts that the newest report cannot contain
-    std::uint64_t gone_tokens = 0;           // tokens that the newest report contains but that have ended since
+    std::uint64_t uncontained_tokens = 0; // prompts that the newest report cannot contain
+    std::uint64_t gone_tokens = 0;        // tokens that the newest report contains but that have ended since
     std::uint64_t generated_tokens = 0;
-    std::deque<prefilled_charge> prefilled;  // in order of time, until a report contains them
-    std::deque<released_tokens> gone;        // in order of time, until a report can know
+    std::deque<prefilled_charge> prefilled; // in order of time, until a report contains them
+    std::deque<released_tokens> gone;       // in order of time, until a report can know
   };
 
   rank_state* state_of(std::uint16_t rank, rank_epoch epoch);

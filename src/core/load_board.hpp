@@ -11,14 +11,15 @@
 
 namespace rankwise::core {
 
-/// The newest load report of every rank, shared between the receiver thread that writes it and whoever reads: one slot per
-/// rank, newest wins, no lock, no allocation, nothing that can throw or block after construction.
+/// The newest load report of every rank, shared between the receiver thread that writes it and whoever reads: one slot
+/// per rank, newest wins, no lock, no allocation, nothing that can throw or block after construction.
 ///
 /// Each slot is a sequence lock over relaxed atomics with one writer. A bitmap says which slots changed since the last
 /// drain; `armed` makes the writers ask for one wake-up per drain. The reader disarms before it reads the bitmap, so a
-/// report that comes in between asks for another wake-up: the newest report of a rank is never lost, intermediate ones may be.
+/// report that comes in between asks for another wake-up: the newest report of a rank is never lost, intermediate ones
+/// may be.
 class load_board {
-public:
+ public:
   explicit load_board(std::size_t slot_count)
       : slot_count_(slot_count), word_count_((slot_count + 63) / 64), slots_(std::make_unique<slot[]>(slot_count)),
         dirty_(std::make_unique<std::atomic<std::uint64_t>[]>(word_count_)) {}
@@ -91,7 +92,7 @@ public:
         dirty_[i / 64].fetch_or(std::uint64_t{1} << (i % 64), std::memory_order_seq_cst);
   }
 
-private:
+ private:
   static_assert(std::is_trivially_copyable_v<load_report>);
   static_assert(sizeof(load_report) % sizeof(std::uint64_t) == 0);
   static constexpr std::size_t words_per_report = sizeof(load_report) / sizeof(std::uint64_t);

@@ -22,7 +22,7 @@ struct output_item {
   std::uint32_t cached_tokens = 0;
   std::int32_t finish_status = 0; ///< HTTP status of an abort; 0 = none
   std::int64_t matched_token = -1;
-  std::uint32_t finish_text = stream_event::no_index;   ///< into output_batch::texts
+  std::uint32_t finish_text = stream_event::no_index;    ///< into output_batch::texts
   std::uint32_t matched_string = stream_event::no_index; ///< into output_batch::texts
 };
 

@@ -13,7 +13,8 @@
 /// handle: a request has at most one leg in a pool.
 namespace rankwise::core {
 
-/// "Place this." With `hold`, charge a rank but send nothing until `commit_order` (both legs of a pair are reserved first).
+/// "Place this." With `hold`, charge a rank but send nothing until `commit_order` (both legs of a pair are reserved
+/// first).
 struct place_order {
   request_handle handle = 0;
   std::uint32_t attempt = 0;
@@ -28,7 +29,7 @@ struct placement {
   std::uint32_t attempt = 0;
   rank_id rank;
   rank_epoch epoch = 0;
-  std::uint32_t dp_size = 1; ///< Ranks of the pool, by which its engines reduce bootstrap rooms.
+  std::uint32_t dp_size = 1;  ///< Ranks of the pool, by which its engines reduce bootstrap rooms.
   std::string bootstrap_host; ///< Of a prefill pool: where its ranks hand KV over.
   std::int32_t bootstrap_port = 0;
 };
@@ -71,9 +72,9 @@ struct leg_record {
   std::uint32_t sample = 0;
   rank_id rank;
   rank_epoch epoch = 0;
-  bool held = false;         ///< Reserved, not sent.
-  bool prefilled = false;    ///< Its first token was seen.
-  bool released = false;     ///< Prefill charge given back at the partner's first token.
+  bool held = false;      ///< Reserved, not sent.
+  bool prefilled = false; ///< Its first token was seen.
+  bool released = false;  ///< Prefill charge given back at the partner's first token.
   request_ptr request;
 };
 

@@ -41,14 +41,15 @@ struct choice {
 };
 
 class policy {
-public:
+ public:
   virtual ~policy() = default;
 
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
 
   /// Ranks are sorted by number and never empty. nullopt: the rule names a rank that cannot take work now
   /// (follow_bootstrap_room); the request is refused rather than sent to another rank silently.
-  [[nodiscard]] virtual std::optional<choice> choose(std::span<const rank_view> ranks, const placement_request& request) = 0;
+  [[nodiscard]] virtual std::optional<choice> choose(std::span<const rank_view> ranks,
+                                                     const placement_request& request) = 0;
 
   /// The request was charged to `rank`, whether this policy chose it or a pin did.
   virtual void on_placed(std::uint16_t rank, const placement_request& request) {
@@ -67,8 +68,8 @@ struct policy_options {
   double headroom_output_share = 0.25;  ///< share of max_new_tokens that a request is expected to generate
 };
 
-/// Names: headroom, round_robin, total_requests, total_tokens, total_tokens_uncharged, follow_bootstrap_room, power_of_two.
-/// nullptr: no such policy.
+/// Names: headroom, round_robin, total_requests, total_tokens, total_tokens_uncharged, follow_bootstrap_room,
+/// power_of_two. nullptr: no such policy.
 [[nodiscard]] std::unique_ptr<policy> make_policy(std::string_view name, const policy_options& options);
 [[nodiscard]] std::span<const std::string_view> policy_names() noexcept;
 

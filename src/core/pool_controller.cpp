@@ -63,7 +63,8 @@ void pool_controller::collect_views(timestamp now, rank_state wanted) {
     v.stale = f.stale;
     if (e.announced.renewed && options_.slow_start.count() > 0) {
       const auto since = std::max(now - e.ready_since, duration{0});
-      v.share = std::clamp(static_cast<double>(since.count()) / static_cast<double>(options_.slow_start.count()), 0.1, 1.0);
+      v.share =
+          std::clamp(static_cast<double>(since.count()) / static_cast<double>(options_.slow_start.count()), 0.1, 1.0);
     }
     views_.push_back(v);
   }

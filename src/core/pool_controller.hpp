@@ -59,7 +59,7 @@ struct controller_counts {
 
 /// The thinking of one pool's DPController: admission, policy and ledger. Select and charge are one step.
 class pool_controller {
-public:
+ public:
   explicit pool_controller(pool_options options);
 
   [[nodiscard]] const pool_options& options() const noexcept { return options_; }
@@ -90,7 +90,7 @@ public:
   [[nodiscard]] bool is_prefilled(request_handle handle) const;
   [[nodiscard]] std::size_t charge_count() const noexcept { return ledger_.charge_count(); }
 
-private:
+ private:
   struct entry {
     bool known = false;
     rank_announcement announced;
@@ -106,8 +106,8 @@ private:
   pool_options options_;
   ledger ledger_;
   std::unique_ptr<policy> policy_;
-  std::vector<entry> ranks_;      // by rank number, ranks_max entries
-  std::vector<rank_view> views_;  // reused, so that a decision allocates nothing
+  std::vector<entry> ranks_;     // by rank number, ranks_max entries
+  std::vector<rank_view> views_; // reused, so that a decision allocates nothing
   controller_counts counts_;
 };
 

@@ -23,11 +23,11 @@ enum class send_result : std::uint8_t {
 enum class frame_kind : std::uint8_t { add = 0, abort = 1, control = 2 };
 
 class rank_link {
-public:
+ public:
   virtual ~rank_link() = default;
 
-  /// Queue one frame pair for a rank. Never blocks. Aborts and control frames have a reserve of their own, so that a full
-  /// queue of requests does not keep them out; order among the frames of one rank is kept.
+  /// Queue one frame pair for a rank. Never blocks. Aborts and control frames have a reserve of their own, so that a
+  /// full queue of requests does not keep them out; order among the frames of one rank is kept.
   virtual send_result send(rank_id rank, rank_epoch epoch, frame_kind kind, std::string payload) noexcept = 0;
 
   /// When the rank's link last brought an output; the clock's origin when it never did.

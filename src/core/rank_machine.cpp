@@ -75,8 +75,8 @@ std::optional<rank_transition> rank_machine::on_tick(timestamp now, std::uint32_
     if (state_ == rank_state::suspect)
       return go(rank_state::ready, "heard again");
   }
-  const auto explained = duration{static_cast<duration::rep>(static_cast<double>(prefill_tokens) /
-                                                             timing_.prefill_tokens_per_s_min * 1e9)};
+  const auto explained = duration{
+      static_cast<duration::rep>(static_cast<double>(prefill_tokens) / timing_.prefill_tokens_per_s_min * 1e9)};
   if (state_ == rank_state::ready && now - quiet_since_ > timing_.suspect_after + explained)
     return go(rank_state::suspect, "silent while work is outstanding");
   return std::nullopt;

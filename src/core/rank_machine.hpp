@@ -36,8 +36,8 @@ struct rank_announcement {
 };
 
 struct rank_timing {
-  /// Work is outstanding and nothing was heard for this long, beyond what its pending prefill explains: suspect. Down comes
-  /// from the link (heartbeats tell a frozen process or a cut link from a long step), never from silence alone.
+  /// Work is outstanding and nothing was heard for this long, beyond what its pending prefill explains: suspect. Down
+  /// comes from the link (heartbeats tell a frozen process or a cut link from a long step), never from silence alone.
   duration suspect_after = std::chrono::seconds{5};
   /// The slowest prefill that is still believed, in tokens per second.
   double prefill_tokens_per_s_min = 1000;
@@ -53,7 +53,7 @@ struct rank_transition {
 
 /// The life of one rank, as its DPRank actor sees it. Every input returns the transition it caused, if any.
 class rank_machine {
-public:
+ public:
   rank_machine(rank_id id, rank_timing timing) : id_(id), timing_(timing) {}
 
   /// T1/T6: a HELLO opened a new incarnation.
@@ -72,14 +72,14 @@ public:
   [[nodiscard]] rank_epoch epoch() const noexcept { return epoch_; }
   [[nodiscard]] rank_id id() const noexcept { return id_; }
 
-private:
+ private:
   rank_transition go(rank_state to, std::string_view cause);
 
   rank_id id_;
   rank_timing timing_;
   rank_state state_ = rank_state::joining;
   rank_epoch epoch_ = 0;
-  timestamp quiet_since_{};  // last output, or when work became outstanding on a quiet rank
+  timestamp quiet_since_{}; // last output, or when work became outstanding on a quiet rank
   bool was_outstanding_ = false;
 };
 

@@ -50,11 +50,11 @@ struct bootstrap_info {
 };
 
 struct generate_request {
-  std::string rid;                       ///< The client's own id: UTF-8, 1..rid_bytes_max bytes.
-  std::vector<std::int32_t> input_ids;   ///< Never empty.
+  std::string rid;                     ///< The client's own id: UTF-8, 1..rid_bytes_max bytes.
+  std::vector<std::int32_t> input_ids; ///< Never empty.
   sampling_params sampling;
-  std::uint32_t samples = 1;             ///< n: how many independent samples; each is placed by itself.
-  bool stream = true;                    ///< Also sent to the engine; a front may still gather.
+  std::uint32_t samples = 1;                      ///< n: how many independent samples; each is placed by itself.
+  bool stream = true;                             ///< Also sent to the engine; a front may still gather.
   std::optional<std::int32_t> data_parallel_rank; ///< A pin to one rank of the pool that decodes.
   std::optional<bootstrap_info> bootstrap;        ///< Set when a gateway pairs the legs itself.
   std::optional<timestamp> deadline;              ///< The client's own; none = it waits as long as it lasts.

@@ -12,8 +12,8 @@
 /// The way in: what a front may ask of the node. Implemented by the wiring in src/app on top of the actors.
 namespace rankwise::core {
 
-/// Figures of one rank for GetLoads and GET /v1/loads. Counts come from the engine's newest report; a rank without one has
-/// `report_age_s` < 0 and the ledger's own figures.
+/// Figures of one rank for GetLoads and GET /v1/loads. Counts come from the engine's newest report; a rank without one
+/// has `report_age_s` < 0 and the ledger's own figures.
 struct rank_load {
   rank_id rank;
   std::uint32_t num_running = 0;
@@ -26,19 +26,19 @@ struct rank_load {
 
 /// What a front tells about the node behind it.
 struct node_info {
-  bool ready = false;             ///< Every awaited rank joined once, and each pool has a rank that can take work.
-  std::string not_ready_reason;   ///< For people; empty when ready.
-  std::uint32_t dp_size = 0;      ///< Ranks of the pool that decodes.
+  bool ready = false;           ///< Every awaited rank joined once, and each pool has a rank that can take work.
+  std::string not_ready_reason; ///< For people; empty when ready.
+  std::uint32_t dp_size = 0;    ///< Ranks of the pool that decodes.
   std::uint64_t max_total_num_tokens = 0; ///< Sum of the KV capacities of that pool.
   std::uint32_t max_running_requests = 0; ///< Per rank, from the registration.
   std::uint32_t max_model_len = 0;        ///< From the registration; 0 = no rank yet.
   std::uint32_t requests_in_flight = 0;
-  std::string engine_version;             ///< As registered, e.g. "sglang-0.5.23".
-  std::string disaggregation_mode;        ///< "null", "prefill" or "decode", as SGLang names it.
+  std::string engine_version;      ///< As registered, e.g. "sglang-0.5.23".
+  std::string disaggregation_mode; ///< "null", "prefill" or "decode", as SGLang names it.
 };
 
 class request_intake {
-public:
+ public:
   virtual ~request_intake() = default;
 
   /// Hand a validated request over. Never blocks. Its fate arrives at the sink: a refusal is an event with an outcome.

@@ -34,7 +34,7 @@ struct pool_topology {
 
 struct request_table_options {
   pool_topology pools;
-  std::uint32_t attempts_max = 4;               ///< placements of one request, the first one included
+  std::uint32_t attempts_max = 4;                    ///< placements of one request, the first one included
   duration request_time_max = std::chrono::hours{1}; ///< every request ends by then
   std::uint32_t streams_max = 65'536;
   std::uint64_t first_generation = 1; ///< handles of an earlier incarnation of the table must not come again
@@ -49,7 +49,7 @@ struct request_counts {
   std::uint64_t failed = 0;
   std::uint64_t cancelled = 0;
   std::uint64_t refused = 0;
-  std::uint64_t moved = 0;              ///< placements of a request after its first one
+  std::uint64_t moved = 0; ///< placements of a request after its first one
   std::uint64_t tokens_delivered = 0;
   std::uint64_t batches = 0;
   std::uint64_t outputs_of_unknown_requests = 0; ///< late outputs of ended requests, or of another process
@@ -95,7 +95,7 @@ struct request_row {
 /// The thinking of RequestManager: the one writer of a request's life.
 /// docs/state_machines.md draws the states of a leg and numbers the transitions.
 class request_table {
-public:
+ public:
   explicit request_table(request_table_options options, history_recorder* history = nullptr);
 
   void submit(stream_id stream, request_ptr request, timestamp now, request_effects& fx);
@@ -115,7 +115,8 @@ public:
   /// Ends everything, e.g. when the node's drain time is over.
   void end_all(failure why, timestamp now, request_effects& fx);
 
-  /// The controller of `pool` was restarted: what it has to know. Orders that it may not have carried out are in `fx` again.
+  /// The controller of `pool` was restarted: what it has to know. Orders that it may not have carried out are in `fx`
+  /// again.
   [[nodiscard]] std::vector<leg_record> on_controller_restarted(std::uint16_t pool, request_effects& fx);
 
   [[nodiscard]] const request_counts& counts() const noexcept { return counts_; }
@@ -123,7 +124,7 @@ public:
   [[nodiscard]] std::optional<timestamp> next_deadline() const;
   [[nodiscard]] std::vector<request_row> rows(timestamp now, std::size_t limit) const;
 
-private:
+ private:
   enum class leg_state : std::uint8_t { none, placing, reserved, committed, placed, ended };
 
   struct leg {
@@ -143,7 +144,7 @@ private:
     std::uint32_t next_index = 0; // tokens delivered so far
     std::uint32_t next_free = 0;
     request_ptr request;
-    leg legs[2]; // [0] unified, or the node's single role, or decode of a pair; [1] prefill of a pair
+    leg legs[2];                 // [0] unified, or the node's single role, or decode of a pair; [1] prefill of a pair
     placement prefill_placement; // of a pair, until the room is minted
     std::int64_t room = -1;
     timestamp received_at{};

@@ -9,17 +9,17 @@
 namespace rankwise::core {
 
 struct restart_limits {
-  std::uint32_t restarts_max = 5;                                ///< at most this many restarts within `window`; 0 = no limit
+  std::uint32_t restarts_max = 5; ///< at most this many restarts within `window`; 0 = no limit
   duration window = std::chrono::seconds{30};
-  duration backoff_min = std::chrono::milliseconds{10};          ///< before the first restart of a quiet child
+  duration backoff_min = std::chrono::milliseconds{10}; ///< before the first restart of a quiet child
   duration backoff_max = std::chrono::seconds{2};
-  double jitter = 0.2;                                           ///< a backoff b becomes b × (1 ± jitter)
+  double jitter = 0.2; ///< a backoff b becomes b × (1 ± jitter)
 };
 
-/// One child's restarts: how long to wait before the next one, or that the limit is reached. The backoff doubles with each
-/// restart inside the window and falls back to the minimum when the window is empty again.
+/// One child's restarts: how long to wait before the next one, or that the limit is reached. The backoff doubles with
+/// each restart inside the window and falls back to the minimum when the window is empty again.
 class restart_policy {
-public:
+ public:
   explicit restart_policy(restart_limits limits) : limits_(limits) {}
 
   struct decision {
@@ -50,7 +50,7 @@ public:
   /// A parked child is tried again: it starts with a clean record.
   void reset() { recent_.clear(); }
 
-private:
+ private:
   static constexpr std::size_t remembered_max = 64; // without a limit the window would grow with the crash rate
 
   restart_limits limits_;

@@ -12,19 +12,19 @@ using timestamp = std::chrono::time_point<std::chrono::steady_clock, duration>;
 
 /// Where a component asks what time it is. The node passes the steady clock, tests and the simulator a virtual one.
 class clock {
-public:
+ public:
   virtual ~clock() = default;
   [[nodiscard]] virtual timestamp now() const noexcept = 0;
 };
 
 /// A clock that stands still until it is told to move; for tests and for the simulator.
 class manual_clock final : public clock {
-public:
+ public:
   [[nodiscard]] timestamp now() const noexcept override { return now_; }
   void advance(duration by) noexcept { now_ += by; }
   void set(timestamp to) noexcept { now_ = to; }
 
-private:
+ private:
   timestamp now_{};
 };
 

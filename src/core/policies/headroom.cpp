@@ -19,8 +19,8 @@ constexpr double does_not_fit = 1000;
 double headroom::score(const rank_view& rank, const placement_request& request) const noexcept {
   const double capacity = rank.kv_capacity != 0 ? static_cast<double>(rank.kv_capacity) : unknown_kv_capacity;
   const double running = rank.max_running != 0 ? rank.max_running : unknown_max_running;
-  const double expected =
-      static_cast<double>(request.prompt_tokens) + options_.headroom_output_share * static_cast<double>(request.max_new_tokens);
+  const double expected = static_cast<double>(request.prompt_tokens) +
+                          options_.headroom_output_share * static_cast<double>(request.max_new_tokens);
   const double taken = (static_cast<double>(rank.tokens) + expected) / capacity;
   const double to_prefill = static_cast<double>(rank.prefill_tokens + request.prompt_tokens) / capacity;
   const double requests = (rank.requests + 1.0) / running;

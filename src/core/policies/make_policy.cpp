@@ -8,9 +8,9 @@ namespace rankwise::core {
 
 namespace {
 
-constexpr std::array<std::string_view, 7> names{"headroom",     "round_robin",           "total_requests",
-                                                "total_tokens", "total_tokens_uncharged", "follow_bootstrap_room",
-                                                "power_of_two"};
+constexpr std::array<std::string_view, 7> names{
+    "headroom",    "round_robin", "total_requests", "total_tokens", "total_tokens_uncharged", "follow_bootstrap_room",
+    "power_of_two"};
 
 } // namespace
 

@@ -4,8 +4,8 @@
 
 namespace rankwise::core {
 
-/// The rank with the lowest score; among equals the first at or after `turn`, which then moves behind the choice, so that
-/// equal ranks take turns whatever their numbers.
+/// The rank with the lowest score; among equals the first at or after `turn`, which then moves behind the choice, so
+/// that equal ranks take turns whatever their numbers.
 template <class Score>
 std::optional<choice> lowest_in_turn(std::span<const rank_view> ranks, std::uint32_t& turn, Score score) {
   if (ranks.empty())

@@ -11,11 +11,13 @@ std::optional<choice> round_robin::choose(std::span<const rank_view> ranks, cons
   return lowest_in_turn(ranks, turn_, [](const rank_view&) { return 0.0; });
 }
 
-std::optional<choice> follow_bootstrap_room::choose(std::span<const rank_view> ranks, const placement_request& request) {
+std::optional<choice> follow_bootstrap_room::choose(std::span<const rank_view> ranks,
+                                                    const placement_request& request) {
   if (!request.bootstrap_room || request.dp_size == 0)
     return lowest_in_turn(ranks, turn_, [](const rank_view&) { return 0.0; });
   const auto wanted = static_cast<std::uint64_t>(*request.bootstrap_room) % request.dp_size;
-  const auto found = std::find_if(ranks.begin(), ranks.end(), [&](const rank_view& rank) { return rank.rank == wanted; });
+  const auto found =
+      std::find_if(ranks.begin(), ranks.end(), [&](const rank_view& rank) { return rank.rank == wanted; });
   if (found == ranks.end())
     return std::nullopt;
   return choice{found->rank, 0.0};

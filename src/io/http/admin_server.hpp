@@ -27,7 +27,7 @@ struct http_query {
 using http_handler = std::function<http_answer(const http_query&)>;
 
 class admin_server {
-public:
+ public:
   /// `address`: host:port, port 0 = any. Throws std::runtime_error naming the address when it cannot be bound.
   explicit admin_server(const std::string& address);
   ~admin_server();
@@ -43,12 +43,13 @@ public:
   /// host:port with the real port.
   [[nodiscard]] const std::string& address() const noexcept;
 
-private:
+ private:
   struct impl;
   std::unique_ptr<impl> impl_;
 };
 
-/// GET or POST against an admin server. Status 0: no connection; `body` then says why. `timeout_s` bounds the whole call.
+/// GET or POST against an admin server. Status 0: no connection; `body` then says why. `timeout_s` bounds the whole
+/// call.
 [[nodiscard]] http_answer http_get(const std::string& address, const std::string& path, int timeout_s = 5);
 [[nodiscard]] http_answer http_post(const std::string& address, const std::string& path, int timeout_s = 5);
 

@@ -25,11 +25,12 @@ struct hub_pool_options {
 
 struct engine_hub_options {
   std::vector<hub_pool_options> pools;
-  /// Folder of the ipc endpoints (at most 60 bytes, sockaddr_un ends at 107); empty = data over tcp on the handshake's host.
+  /// Folder of the ipc endpoints (at most 60 bytes, sockaddr_un ends at 107); empty = data over tcp on the handshake's
+  /// host.
   std::string ipc_folder;
   int heartbeat_interval_ms = 200;
-  int heartbeat_timeout_ms = 500; ///< a frozen process or a cut link is known within this
-  std::uint32_t send_queue_requests_max = 4096; ///< per rank
+  int heartbeat_timeout_ms = 500;                  ///< a frozen process or a cut link is known within this
+  std::uint32_t send_queue_requests_max = 4096;    ///< per rank
   std::uint64_t send_queue_bytes_max = 1ull << 30; ///< per rank
   int frames_per_round_max = 64;
 };
@@ -52,17 +53,17 @@ struct engine_hub_counters {
   std::atomic<std::uint64_t> frames_sent{0};
   std::atomic<std::uint64_t> bytes_sent{0};
   std::atomic<std::uint64_t> frames_of_closed_links{0};
-  std::atomic<std::uint64_t> unknown_rids{0};    ///< outputs whose rid is not one of ours
+  std::atomic<std::uint64_t> unknown_rids{0}; ///< outputs whose rid is not one of ours
   std::atomic<std::uint64_t> reports{0};
-  std::atomic<std::uint64_t> reports_absent{0};  ///< batches without a usable tail
+  std::atomic<std::uint64_t> reports_absent{0}; ///< batches without a usable tail
   std::atomic<std::uint64_t> reports_malformed{0};
-  std::atomic<std::uint64_t> receive_pauses{0};  ///< rounds in which may_receive said no
+  std::atomic<std::uint64_t> receive_pauses{0}; ///< rounds in which may_receive said no
   std::atomic<std::uint64_t> send_queue_full{0};
   std::array<std::atomic<std::uint64_t>, wire::sglang::wire_error_kind_count> malformed{};
 };
 
 class engine_hub final : public core::rank_link {
-public:
+ public:
   /// Binds every handshake endpoint. Throws std::runtime_error naming the endpoint when one cannot be bound.
   engine_hub(engine_hub_options options, engine_hub_callbacks callbacks, std::shared_ptr<core::load_board> board);
   ~engine_hub() override;
@@ -86,7 +87,7 @@ public:
   [[nodiscard]] core::timestamp last_output(core::rank_id rank) const noexcept override;
   void close(core::rank_id rank, core::rank_epoch epoch) noexcept override;
 
-private:
+ private:
   class impl;
   std::unique_ptr<impl> impl_;
 };

@@ -14,8 +14,8 @@
 
 namespace rankwise::io {
 
-/// One incarnation of one rank: its two endpoints and the queue towards it. The sender thread owns `input` and `monitor`, the
-/// receiver thread owns `output`; the queue is shared.
+/// One incarnation of one rank: its two endpoints and the queue towards it. The sender thread owns `input` and
+/// `monitor`, the receiver thread owns `output`; the queue is shared.
 struct rank_endpoint {
   struct frame {
     core::frame_kind kind = core::frame_kind::add;

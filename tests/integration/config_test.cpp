@@ -1,0 +1,90 @@
+#include "app/demo_faults.hpp"
+#include "app/node_config.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace {
+
+using namespace rankwise;
+using testing::Contains;
+using testing::HasSubstr;
+
+TEST(config, the_reference_file_is_the_defaults) {
+  const auto loaded = app::load_config(REFERENCE_CONFIG);
+  ASSERT_TRUE(loaded) << loaded.error().front();
+  const auto defaults = app::default_config();
+  EXPECT_EQ(loaded->grpc, defaults.grpc);
+  EXPECT_EQ(loaded->restarts.restarts_max, defaults.restarts.restarts_max);
+  EXPECT_EQ(loaded->restarts.window, defaults.restarts.window);
+  EXPECT_EQ(loaded->restarts.backoff_max, defaults.restarts.backoff_max);
+  EXPECT_EQ(loaded->forwarder_restarts_max, defaults.forwarder_restarts_max);
+  EXPECT_EQ(loaded->heartbeat_timeout_ms, defaults.heartbeat_timeout_ms);
+  EXPECT_EQ(loaded->send_queue_bytes_max, defaults.send_queue_bytes_max);
+  EXPECT_EQ(loaded->rank_timing.suspect_after, defaults.rank_timing.suspect_after);
+  EXPECT_EQ(loaded->ledger.report_lag, defaults.ledger.report_lag);
+  EXPECT_EQ(loaded->attempts_max, defaults.attempts_max);
+  EXPECT_EQ(loaded->front.tokens_unsent_max, defaults.front.tokens_unsent_max);
+  const auto& pool = loaded->pools.at(0).options;
+  const auto& wanted = defaults.pools.at(0).options;
+  EXPECT_EQ(pool.ranks_max, wanted.ranks_max);
+  EXPECT_EQ(pool.policy, wanted.policy);
+  EXPECT_EQ(pool.requests_in_flight_max, wanted.requests_in_flight_max);
+  EXPECT_EQ(pool.tokens_in_flight_max, wanted.tokens_in_flight_max);
+  EXPECT_EQ(pool.slow_start, wanted.slow_start);
+  EXPECT_EQ(pool.tuning.headroom_output_share, wanted.tuning.headroom_output_share);
+}
+
+TEST(config, an_unknown_key_is_an_error_with_its_line) {
+  const auto parsed = app::parse_config("[node]\ngrpc = \"127.0.0.1:1\"\nadmn = \"x\"\n", "f.toml");
+  ASSERT_FALSE(parsed);
+  EXPECT_THAT(parsed.error(), Contains("f.toml:3: node.admn: unknown key"));
+}
+
+TEST(config, a_value_of_another_type_is_an_error_with_its_line) {
+  const auto parsed = app::parse_config("[node]\ngrpc = 5\n[[pool]]\nranks = 1.5\n", "f.toml");
+  ASSERT_FALSE(parsed);
+  EXPECT_THAT(parsed.error(), Contains("f.toml:2: node.grpc: must be a string"));
+  EXPECT_THAT(parsed.error(), Contains("f.toml:4: pool.ranks: must be a whole number"));
+}
+
+TEST(config, a_value_out_of_range_names_the_range) {
+  const auto parsed = app::parse_config("[engine]\nheartbeat_interval_ms = 0\n", "f.toml");
+  ASSERT_FALSE(parsed);
+  EXPECT_THAT(parsed.error(), Contains(HasSubstr("0 is not within 10 and 60000")));
+}
+
+TEST(config, pools_that_do_not_go_together_are_refused) {
+  const auto parsed = app::parse_config("[[pool]]\nrole = \"unified\"\n[[pool]]\nrole = \"decode\"\n", "f.toml");
+  ASSERT_FALSE(parsed);
+  EXPECT_THAT(parsed.error(), Contains(HasSubstr("a node has one unified pool, or")));
+}
+
+TEST(config, broken_toml_names_its_line) {
+  const auto parsed = app::parse_config("[node]\ngrpc = \n", "f.toml");
+  ASSERT_FALSE(parsed);
+  EXPECT_THAT(parsed.error().front(), HasSubstr("f.toml:2"));
+}
+
+TEST(demo_faults, every_form_is_read) {
+  const auto crash = app::parse_fault("crash:load_forwarder@2s+10s*10");
+  ASSERT_TRUE(crash) << crash.error();
+  EXPECT_EQ(app::schedule({*crash}).size(), 100U);
+  const auto freeze = app::parse_fault("freeze:decode/2@5s+2s");
+  ASSERT_TRUE(freeze) << freeze.error();
+  const std::vector<app::demo_fault> faults{*freeze};
+  const auto actions = app::schedule(faults);
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_DOUBLE_EQ(actions[1].at_s, 7);
+}
+
+TEST(demo_faults, what_is_wrong_is_named) {
+  for (const auto* text : {"", "burn:decode/1@2s", "kill:decode@2s", "kill:decode/x@2s", "freeze:decode/1@2s",
+                           "crash:nobody@1s", "kill:decode/1", "kill:decode/1@soon"}) {
+    const auto fault = app::parse_fault(text);
+    ASSERT_FALSE(fault) << text;
+    EXPECT_THAT(fault.error(), HasSubstr(text));
+  }
+}
+
+} // namespace

@@ -1,0 +1,268 @@
+#include "app/child_process.hpp"
+#include "app/history_file.hpp"
+#include "io/http/admin_server.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+namespace {
+
+using namespace rankwise;
+using namespace std::chrono_literals;
+using nlohmann::json;
+using strings = std::vector<std::string>;
+
+/// A node, its engines and a folder for their files; all of it goes with the test.
+class node_process : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto pattern = (std::filesystem::temp_directory_path() / "rankwise-test-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder = pattern;
+  }
+  void TearDown() override {
+    engines.clear();
+    node.reset();
+    if (HasFailure()) {
+      std::ifstream log{folder + "/node.log"};
+      std::cerr << log.rdbuf();
+    }
+    std::filesystem::remove_all(folder);
+  }
+
+  void start_node(int ranks, const strings& more = {}) {
+    strings arguments{
+        "node",        "--ranks",     std::to_string(ranks), "--grpc",    "127.0.0.1:0",           "--admin",
+        "127.0.0.1:0", "--handshake", "tcp://127.0.0.1:0",   "--history", folder + "/history.txt", "--fault-injection"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    node = std::make_unique<app::child_process>(RANKWISE_PROGRAM, arguments, folder + "/node.log");
+    grpc = node->wait_line("grpc=", 10s).value_or("");
+    admin = node->wait_line("admin=", 10s).value_or("");
+    handshake = node->wait_line("handshake=unified:", 10s).value_or("");
+    ASSERT_FALSE(handshake.empty());
+  }
+
+  app::child_process& start_engine(int first, int ranks, int dp_size, const strings& more = {}) {
+    strings arguments{"engine",
+                      "--handshake",
+                      handshake,
+                      "--first-rank",
+                      std::to_string(first),
+                      "--ranks",
+                      std::to_string(ranks),
+                      "--dp-size",
+                      std::to_string(dp_size),
+                      "--quiet",
+                      "--die-with-parent",
+                      "--time-scale",
+                      "5"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    engines.push_back(std::make_unique<app::child_process>(RANKWISE_PROGRAM, arguments, folder + "/engine.log"));
+    return *engines.back();
+  }
+
+  void await_ready() { ASSERT_TRUE(node->wait_line("READY", 15s)) << "the ranks did not join"; }
+
+  std::unique_ptr<app::child_process> start_replay(const strings& more) {
+    strings arguments{"replay",  "--target",  grpc,        "--json", folder + "/replay.json",
+                      "--quiet", "--no-fail", "--silence", "20"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return std::make_unique<app::child_process>(RANKWISE_PROGRAM, arguments, folder + "/replay.log");
+  }
+
+  json result_of(app::child_process& replay) {
+    while (::kill(replay.pid(), 0) == 0 && !std::filesystem::exists(folder + "/replay.json"))
+      std::this_thread::sleep_for(20ms);
+    std::this_thread::sleep_for(200ms);
+    std::ifstream in{folder + "/replay.json"};
+    return json::parse(in, nullptr, false);
+  }
+
+  json get(const std::string& path) {
+    const auto answer = io::http_get(admin, path);
+    EXPECT_EQ(answer.status, 200) << path << ": " << answer.body;
+    return json::parse(answer.body, nullptr, false);
+  }
+
+  void crash(const std::string& role) {
+    EXPECT_EQ(io::http_post(admin, "/fault/crash?role=" + role + "&pool=unified").status, 200);
+  }
+
+  // Ends the node and checks what it promised to every client.
+  void end_and_check_history() {
+    EXPECT_EQ(node->end(10s), 0);
+    const auto verdict = app::check_history(folder + "/history.txt");
+    EXPECT_THAT(verdict.violations, testing::IsEmpty());
+    EXPECT_EQ(verdict.accepted, verdict.ended);
+    EXPECT_GT(verdict.accepted, 0U);
+  }
+
+  std::string folder;
+  std::string grpc;
+  std::string admin;
+  std::string handshake;
+  std::unique_ptr<app::child_process> node;
+  std::vector<std::unique_ptr<app::child_process>> engines;
+};
+
+TEST_F(node_process, serves_every_request_once_and_every_token_in_order) {
+  start_node(8);
+  start_engine(0, 8, 8);
+  await_ready();
+  auto replay = start_replay({"--limit", "200", "--rate", "60"});
+  const auto result = result_of(*replay);
+  EXPECT_EQ(result["requests"]["completed"], 200) << result.dump();
+  EXPECT_EQ(result["requests"]["lost"], 0);
+  EXPECT_EQ(result["tokens"]["wrong"], 0);
+  for (const auto& rank : get("/ranks")["pools"][0]["ranks"]) {
+    EXPECT_GT(rank["placements"], 5) << rank.dump();
+    EXPECT_EQ(rank["requests"], 0);
+  }
+  const auto status = get("/status");
+  EXPECT_EQ(status["requests"]["in_flight"], 0);
+  end_and_check_history();
+}
+
+TEST_F(node_process, a_killed_rank_fails_only_the_streams_on_it_and_its_replacement_serves) {
+  start_node(4);
+  for (int i = 0; i < 4; ++i)
+    start_engine(i, 1, 4);
+  await_ready();
+  auto replay = start_replay({"--limit", "200", "--rate", "40"});
+  std::this_thread::sleep_for(2s);
+  engines[3]->signal(SIGKILL);
+  std::this_thread::sleep_for(1s);
+  EXPECT_EQ(get("/ranks")["pools"][0]["ranks"][3]["state"], "down");
+  start_engine(3, 1, 4);
+  const auto result = result_of(*replay);
+  EXPECT_EQ(result["requests"]["lost"], 0) << result.dump();
+  EXPECT_EQ(result["tokens"]["wrong"], 0);
+  for (const auto& [reason, count] : result["failures"].items())
+    EXPECT_EQ(reason, "rank_lost");
+  const auto rank = get("/ranks")["pools"][0]["ranks"][3];
+  EXPECT_EQ(rank["epoch"], 2);
+  EXPECT_EQ(rank["state"], "ready");
+  end_and_check_history();
+}
+
+TEST_F(node_process, a_frozen_rank_is_down_within_a_second_and_comes_back_as_a_new_epoch) {
+  start_node(2);
+  start_engine(0, 1, 2);
+  start_engine(1, 1, 2);
+  await_ready();
+  auto replay = start_replay({"--limit", "120", "--rate", "30"});
+  std::this_thread::sleep_for(1s);
+  engines[1]->signal(SIGSTOP);
+  std::this_thread::sleep_for(1s);
+  EXPECT_EQ(get("/ranks")["pools"][0]["ranks"][1]["state"], "down");
+  engines[1]->signal(SIGCONT);
+  const auto result = result_of(*replay);
+  EXPECT_EQ(result["requests"]["lost"], 0) << result.dump();
+  EXPECT_EQ(result["tokens"]["wrong"], 0);
+  const auto rank = get("/ranks")["pools"][0]["ranks"][1];
+  EXPECT_EQ(rank["epoch"], 2);
+  EXPECT_EQ(rank["state"], "ready");
+  end_and_check_history();
+}
+
+TEST_F(node_process, crashes_of_forwarder_controller_and_rank_actors_lose_nothing) {
+  start_node(4);
+  start_engine(0, 4, 4);
+  await_ready();
+  auto replay = start_replay({"--limit", "150", "--rate", "50"});
+  for (int i = 0; i < 4; ++i) {
+    std::this_thread::sleep_for(400ms);
+    crash("load_forwarder");
+    crash("dp_controller");
+    crash("dp_rank");
+  }
+  const auto result = result_of(*replay);
+  EXPECT_EQ(result["requests"]["completed"], 150) << result.dump();
+  EXPECT_EQ(result["tokens"]["wrong"], 0);
+  int restarts = 0;
+  for (const auto& actor : get("/actors")["children"])
+    restarts += actor["restarts"].get<int>();
+  EXPECT_EQ(restarts, 12);
+  EXPECT_EQ(get("/ranks")["pools"][0]["charges"], 0);
+  end_and_check_history();
+}
+
+TEST_F(node_process, a_forwarder_that_crashes_too_often_is_parked_and_the_node_goes_on_degraded) {
+  start_node(2);
+  start_engine(0, 2, 2);
+  await_ready();
+  for (int i = 0; i < 60 && !get("/status")["degraded"].get<bool>(); ++i) {
+    crash("load_forwarder");
+    std::this_thread::sleep_for(100ms);
+  }
+  const auto status = get("/status");
+  EXPECT_EQ(status["degraded_reason"], "load_forwarder is parked");
+  auto replay = start_replay({"--limit", "50", "--rate", "50"});
+  EXPECT_EQ(result_of(*replay)["requests"]["completed"], 50);
+  end_and_check_history();
+}
+
+TEST_F(node_process, a_controller_that_crashes_too_often_ends_the_process_with_the_reason) {
+  start_node(1);
+  for (int i = 0; i < 60 && ::kill(node->pid(), 0) == 0; ++i) {
+    static_cast<void>(io::http_post(admin, "/fault/crash?role=dp_controller", 1));
+    std::this_thread::sleep_for(50ms);
+    if (io::http_get(admin, "/healthz", 1).status == 0)
+      break;
+  }
+  EXPECT_EQ(node->end(5s), 1);
+  std::ifstream log{folder + "/node.log"};
+  const std::string text{std::istreambuf_iterator<char>{log}, {}};
+  EXPECT_THAT(text, testing::HasSubstr("dp_controller unified crashed more than 5 times in 30 s"));
+}
+
+TEST_F(node_process, a_rank_whose_layout_lacks_a_field_is_refused_by_name) {
+  start_node(1);
+  start_engine(0, 1, 1, {"--fault", "odd-layout=missing"});
+  EXPECT_FALSE(node->wait_line("READY", 1s));
+  std::ifstream log{folder + "/node.log"};
+  const std::string text{std::istreambuf_iterator<char>{log}, {}};
+  EXPECT_THAT(text, testing::HasSubstr("lacks=SamplingParams.temperature"));
+}
+
+TEST_F(node_process, a_rank_of_another_release_with_an_inserted_field_serves) {
+  start_node(1);
+  start_engine(0, 1, 1, {"--fault", "odd-layout=inserted"});
+  await_ready();
+  auto replay = start_replay({"--limit", "10", "--rate", "20"});
+  EXPECT_EQ(result_of(*replay)["requests"]["completed"], 10);
+}
+
+TEST_F(node_process, a_pool_of_one_rank_has_no_forwarder_traffic) {
+  start_node(1);
+  start_engine(0, 1, 1);
+  await_ready();
+  auto replay = start_replay({"--limit", "30", "--rate", "30"});
+  EXPECT_EQ(result_of(*replay)["requests"]["completed"], 30);
+  // The slow tick still looks at the board twice a second; no report was pushed in between.
+  EXPECT_GT(get("/v1/loads")["loads"][0]["max_total_num_tokens"], 0);
+  for (const auto& actor : get("/actors")["children"])
+    if (actor["role"] == "load_forwarder") {
+      EXPECT_LT(actor["handled"], 60);
+    }
+}
+
+TEST_F(node_process, ranks_join_a_running_node) {
+  start_node(1);
+  start_engine(0, 1, 2);
+  await_ready();
+  start_engine(1, 1, 2);
+  for (int i = 0; i < 50 && get("/status")["pools"][0]["ranks_up"] != 2; ++i)
+    std::this_thread::sleep_for(50ms);
+  auto replay = start_replay({"--limit", "40", "--rate", "40"});
+  EXPECT_EQ(result_of(*replay)["requests"]["completed"], 40);
+  EXPECT_GT(get("/ranks")["pools"][0]["ranks"][1]["placements"], 5);
+}
+
+} // namespace
