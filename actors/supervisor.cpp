@@ -148,8 +148,11 @@ void start_rank(self_ptr self, core::rank_id id) {
   if (handle_of<dp_controller_actor>(self, controller_key(id.pool)))
     self->send(handle, news_of(self, controller_key(id.pool)));
   auto& c = st.children[key];
-  if (c.incarnation > 1 && c.registered)
+  if (c.incarnation > 1 && c.registered) {
     self->send(handle, *c.registered);
+    if (c.lost) // maybe while nobody was there to hear it
+      self->send(handle, *c.lost);
+  }
 }
 
 void start_child(self_ptr self, const child_key& key) {
@@ -217,6 +220,12 @@ void on_link_event(self_ptr self, link_event& e) {
     start_rank(self, e.rank);
   }
   auto& c = st.children[key];
+  if (e.kind == link_event_kind::lost) {
+    if (c.registered && c.registered->epoch == e.epoch)
+      c.lost = e;
+  } else if (e.kind != link_event_kind::refused) {
+    c.lost.reset();
+  }
   if (e.kind == link_event_kind::registered) {
     c.registered = e;
   } else if (e.kind == link_event_kind::reconnected) {

@@ -56,6 +56,7 @@ struct supervisor_state {
     std::string last_error;
     bool parked = false;
     std::optional<link_event> registered; ///< of a dp_rank: what its link said last, for a new incarnation of the actor
+    std::optional<link_event> lost;       ///< of a dp_rank: its link is lost since then
   };
 
   supervisor_config config;

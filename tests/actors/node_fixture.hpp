@@ -1,0 +1,260 @@
+#pragma once
+
+#include "actors/supervisor.hpp"
+#include "core/history.hpp"
+#include "messages/type_ids.hpp"
+#include "wire/sglang/engine_rid.hpp"
+#include "wire/sglang/layouts.hpp"
+
+#include <caf/all.hpp>
+#include <caf/scheduler/test_coordinator.hpp>
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// The real actors on CAF's deterministic scheduler and in virtual time; engines, fronts and sockets are the test's.
+namespace rankwise::test {
+
+class fake_link final : public core::rank_link {
+ public:
+  struct frame {
+    core::rank_id rank;
+    core::rank_epoch epoch = 0;
+    core::frame_kind kind = core::frame_kind::add;
+    std::string payload;
+  };
+  core::send_result send(core::rank_id rank, core::rank_epoch epoch, core::frame_kind kind,
+                         std::string payload) noexcept override {
+    if (result == core::send_result::queued)
+      frames.push_back({rank, epoch, kind, std::move(payload)});
+    return result;
+  }
+  [[nodiscard]] core::timestamp last_output(core::rank_id) const noexcept override { return last; }
+  void close(core::rank_id rank, core::rank_epoch) noexcept override { closed.push_back(rank); }
+
+  std::vector<frame> frames;
+  std::vector<core::rank_id> closed;
+  core::send_result result = core::send_result::queued;
+  core::timestamp last{};
+};
+
+class fake_sink final : public core::stream_sink {
+ public:
+  void deliver(core::stream_batch&& batch) noexcept override {
+    for (const auto& e : batch.events) {
+      for (std::uint32_t i = 0; i < e.token_count; ++i)
+        tokens[e.stream].push_back(batch.tokens[e.token_offset + i]);
+      if (e.finish != core::finish_reason::none)
+        ++finished[e.stream];
+      if (e.outcome_index != core::stream_event::no_index)
+        outcomes[e.stream].push_back(batch.outcomes[e.outcome_index]);
+    }
+  }
+  void fail_all(core::outcome why) noexcept override { failed_all.push_back(std::move(why)); }
+
+  std::map<core::stream_id, std::vector<std::int32_t>> tokens;
+  std::map<core::stream_id, int> finished;
+  std::map<core::stream_id, std::vector<core::outcome>> outcomes;
+  std::vector<core::outcome> failed_all;
+};
+
+class node : public testing::Test {
+ protected:
+  struct actor_config : caf::actor_system_config {
+    actor_config() {
+      add_message_types<caf::id_block::rankwise>();
+      set("scheduler.policy", caf::atom("testing"));
+    }
+  };
+
+  /// What an engine was sent: one ADD frame.
+  struct add {
+    core::rank_id rank;
+    core::rank_epoch epoch = 0;
+    wire::sglang::engine_rid rid;
+  };
+
+  void start(std::uint16_t ranks = 1, core::pool_options pool = {}) {
+    supervisor_config c;
+    c.pools = {std::move(pool)};
+    c.requests.pools.unified = 0;
+    c.board = board;
+    c.link = &link;
+    c.sink = &sink;
+    c.history = &history;
+    c.directory = directory;
+    c.detach_forwarder = false;
+    c.on_fatal = [this](std::string reason) { fatal.push_back(std::move(reason)); };
+    anon_supervisor = system.spawn(supervisor, std::move(c));
+    settle();
+    for (std::uint16_t r = 0; r < ranks; ++r)
+      join(r, 1, ranks);
+  }
+
+  void TearDown() override {
+    caf::anon_send_exit(anon_supervisor, caf::exit_reason::user_shutdown);
+    settle();
+    anon_supervisor = nullptr;
+    directory->clear();
+    history.finish();
+  }
+
+  /// Runs until nobody has anything to do at this moment.
+  void settle() {
+    while (scheduler.try_run_once()) {
+    }
+  }
+
+  void advance(core::duration by) {
+    constexpr core::duration step = std::chrono::milliseconds{2};
+    for (core::duration done{}; done < by; done += step) {
+      scheduler.advance_time(step);
+      settle();
+    }
+  }
+
+  core::timestamp now() { return scheduler.clock().now(); }
+
+  link_event event(link_event_kind kind, std::uint16_t rank, core::rank_epoch epoch, std::uint32_t dp_size = 1) {
+    link_event e;
+    e.kind = kind;
+    e.rank = {0, rank};
+    e.epoch = epoch;
+    e.cause = "test";
+    if (kind == link_event_kind::registered) {
+      e.kv_capacity = 1'000'000;
+      e.max_running = 256;
+      e.chunk_tokens = 8192;
+      e.data_parallel_size = dp_size;
+      e.max_model_len = 32'768;
+      e.engine_version = "sglang-0.5.23";
+      e.layouts = wire::sglang::sglang_0_5_23_layouts();
+    }
+    return e;
+  }
+  void say(link_event e) {
+    caf::anon_send(anon_supervisor, std::move(e));
+    settle();
+  }
+  void join(std::uint16_t rank, core::rank_epoch epoch, std::uint32_t dp_size = 1) {
+    say(event(link_event_kind::hello, rank, epoch));
+    say(event(link_event_kind::registered, rank, epoch, dp_size));
+  }
+
+  void submit(core::stream_id stream, const std::string& rid, std::optional<std::int32_t> pin = {}) {
+    core::generate_request r;
+    r.rid = rid;
+    r.input_ids.assign(10, 7);
+    r.sampling.max_new_tokens = 16;
+    r.data_parallel_rank = pin;
+    caf::anon_send(directory->request_manager().handle,
+                   submit_request{stream, std::make_shared<const core::generate_request>(std::move(r))});
+    settle();
+  }
+
+  /// Every ADD frame of the client's rid, in order.
+  std::vector<add> adds_of(const std::string& rid) {
+    std::vector<add> result;
+    for (const auto& f : link.frames) {
+      const auto begin = f.kind == core::frame_kind::add ? f.payload.find(rid + "~") : std::string::npos;
+      if (begin == std::string::npos)
+        continue;
+      const auto end = f.payload.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz.", begin + rid.size() + 1);
+      const auto parsed = wire::sglang::parse_engine_rid(f.payload.substr(begin, end - begin));
+      EXPECT_TRUE(parsed.has_value());
+      if (parsed)
+        result.push_back({f.rank, f.epoch, *parsed});
+    }
+    return result;
+  }
+  add only_add(const std::string& rid) {
+    const auto all = adds_of(rid);
+    EXPECT_EQ(all.size(), 1u) << rid;
+    return all.empty() ? add{} : all.back();
+  }
+  std::size_t frames(core::frame_kind kind) {
+    return static_cast<std::size_t>(
+        std::count_if(link.frames.begin(), link.frames.end(), [&](const auto& f) { return f.kind == kind; }));
+  }
+
+  void output(const add& to, std::vector<std::int32_t> tokens, core::finish_reason finish = core::finish_reason::none) {
+    core::output_batch b;
+    b.rank = to.rank;
+    b.epoch = to.epoch;
+    b.received_at = now();
+    core::output_item item;
+    item.handle = to.rid.handle;
+    item.attempt = to.rid.attempt;
+    item.token_count = static_cast<std::uint32_t>(tokens.size());
+    item.finish = finish;
+    b.items.push_back(item);
+    b.tokens = std::move(tokens);
+    caf::anon_send(directory->request_manager().handle, std::move(b));
+    settle();
+  }
+
+  void crash(const std::string& role, core::rank_id rank = {}) {
+    caf::anon_send(anon_supervisor, crash_child{role, rank});
+    settle();
+  }
+
+  void report(std::uint16_t rank, std::uint64_t sequence, std::uint64_t kv_used, core::rank_epoch epoch = 1) {
+    core::load_report r;
+    r.rank = {0, rank};
+    r.epoch = epoch;
+    r.sequence = sequence;
+    r.received_at = now();
+    r.kv_used_tokens = kv_used;
+    r.kv_total_tokens = 1'000'000;
+    if (board->publish(rank, r))
+      if (auto forwarder = directory->load_forwarder())
+        caf::anon_send(forwarder, wake_atom::value);
+  }
+
+  template <class Result, class Handle, class... Args>
+  Result ask(const Handle& whom, Args... args) {
+    caf::scoped_actor self{system};
+    auto pending = self->request(whom, caf::infinite, args...);
+    settle();
+    Result result{};
+    pending.receive([&](Result& r) { result = std::move(r); },
+                    [&](const caf::error& e) { ADD_FAILURE() << system.render(e); });
+    return result;
+  }
+  child_list children() { return ask<child_list>(anon_supervisor, list_atom::value); }
+  actor_status child(const std::string& role) {
+    for (const auto& c : children().children)
+      if (c.status.role == role)
+        return c.status;
+    ADD_FAILURE() << "no " << role;
+    return {};
+  }
+  pool_view pool() {
+    for (const auto& c : children().children)
+      if (c.status.role == "dp_controller" && c.handle != nullptr)
+        return ask<pool_view>(caf::actor_cast<dp_controller_actor>(c.handle), list_atom::value);
+    ADD_FAILURE() << "no controller";
+    return {};
+  }
+  core::request_counts counts() {
+    return ask<core::request_counts>(directory->request_manager().handle, counts_atom::value);
+  }
+
+  actor_config config;
+  caf::actor_system system{config};
+  caf::scheduler::test_coordinator& scheduler = dynamic_cast<caf::scheduler::test_coordinator&>(system.scheduler());
+  fake_link link;
+  fake_sink sink;
+  core::history_checker history;
+  std::shared_ptr<core::load_board> board = std::make_shared<core::load_board>(64);
+  std::shared_ptr<actor_directory> directory = std::make_shared<actor_directory>();
+  std::vector<std::string> fatal;
+  supervisor_actor anon_supervisor;
+};
+
+} // namespace rankwise::test

@@ -1,0 +1,332 @@
+#include "tests/actors/node_fixture.hpp"
+
+namespace rankwise {
+namespace {
+
+using namespace std::chrono_literals;
+using core::finish_reason;
+using core::frame_kind;
+using test::node;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST_F(node, a_request_runs_from_submission_to_completion) {
+  start();
+  submit(1, "a");
+  const auto sent = only_add("a");
+  EXPECT_EQ(sent.rank, (core::rank_id{0, 0}));
+  EXPECT_EQ(sent.epoch, 1u);
+  EXPECT_EQ(pool().charges, 1u);
+  output(sent, {10, 11});
+  output(sent, {12}, finish_reason::stop);
+  EXPECT_THAT(sink.tokens[1], ElementsAre(10, 11, 12));
+  EXPECT_EQ(sink.finished[1], 1);
+  EXPECT_THAT(sink.outcomes[1], IsEmpty());
+  EXPECT_EQ(counts().completed, 1u);
+  EXPECT_EQ(pool().charges, 0u);
+  EXPECT_EQ(frames(frame_kind::abort), 0u);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
+TEST_F(node, a_cancel_sends_exactly_one_abort_and_releases_the_charge_once) {
+  start();
+  submit(1, "a");
+  output(only_add("a"), {10});
+  for (int i = 0; i < 2; ++i) {
+    caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+    caf::anon_send(directory->request_manager().handle, abort_request{"a"});
+    settle();
+  }
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+  ASSERT_EQ(sink.outcomes[1].size(), 1u);
+  EXPECT_EQ(sink.outcomes[1][0].kind, core::outcome_kind::cancelled);
+  EXPECT_EQ(pool().charges, 0u);
+  EXPECT_EQ(pool().counts.charges_ended, 1u);
+  EXPECT_EQ(pool().counts.ends_of_unknown_charges, 0u);
+}
+
+TEST_F(node, a_deadline_is_kept_in_virtual_time) {
+  start();
+  core::generate_request r;
+  r.rid = "a";
+  r.input_ids = {1};
+  r.deadline = now() + 1s;
+  caf::anon_send(directory->request_manager().handle,
+                 submit_request{1, std::make_shared<const core::generate_request>(r)});
+  advance(980ms);
+  EXPECT_THAT(sink.outcomes[1], IsEmpty());
+  advance(40ms);
+  ASSERT_EQ(sink.outcomes[1].size(), 1u);
+  EXPECT_EQ(sink.outcomes[1][0].reason, core::failure::deadline_exceeded);
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+}
+
+TEST_F(node, the_ranks_of_the_pool_are_those_that_registered) {
+  start(0);
+  EXPECT_EQ(pool().dp_size, 1u);
+  join(1, 1, 4);
+  EXPECT_EQ(pool().dp_size, 4u);
+  EXPECT_EQ(pool().ranks_up, 1u);
+}
+
+TEST_F(node, a_rank_whose_layout_lacks_a_field_is_refused) {
+  start(0);
+  say(event(link_event_kind::hello, 0, 1));
+  auto e = event(link_event_kind::registered, 0, 1);
+  std::erase(e.layouts["TokenizedGenerateReqInput"], "input_ids");
+  say(e);
+  EXPECT_EQ(pool().ranks_up, 0u);
+  EXPECT_THAT(link.closed, ElementsAre(core::rank_id{0, 0}));
+}
+
+TEST_F(node, a_full_queue_moves_the_request_and_at_last_fails_it) {
+  start(2);
+  link.result = core::send_result::queue_full_requests;
+  submit(1, "a");
+  ASSERT_EQ(sink.outcomes[1].size(), 1u);
+  EXPECT_EQ(sink.outcomes[1][0].reason, core::failure::rank_queue_full);
+  EXPECT_EQ(pool().counts.placed, 4u);
+  EXPECT_EQ(pool().charges, 0u);
+}
+
+TEST_F(node, a_lost_rank_moves_what_has_no_token_and_ends_what_has) {
+  start(2);
+  submit(1, "waits", 0);
+  submit(2, "streams", 0);
+  output(only_add("streams"), {1});
+  submit(3, "unpinned");
+  const auto before = only_add("unpinned");
+  say(event(link_event_kind::lost, before.rank.rank, 1));
+  ASSERT_EQ(adds_of("unpinned").size(), 2u);
+  EXPECT_NE(adds_of("unpinned")[1].rank, before.rank);
+  if (before.rank.rank != 0)
+    say(event(link_event_kind::lost, 0, 1));
+  ASSERT_EQ(sink.outcomes[2].size(), 1u);
+  EXPECT_EQ(sink.outcomes[2][0].reason, core::failure::rank_lost);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
+TEST_F(node, after_100000_stale_reports_the_next_placement_uses_the_fresh_one) {
+  start(2);
+  submit(1, "a", 0);
+  submit(2, "b", 1);
+  for (std::uint64_t i = 1; i <= 100'000; ++i)
+    report(0, i, 10);
+  report(0, 100'001, 900'000);
+  settle();
+  submit(3, "c");
+  EXPECT_EQ(only_add("c").rank.rank, 1);
+  EXPECT_EQ(pool().ranks[0].reported_kv_used, 900'000u);
+  EXPECT_LE(pool().counts.reports[0], 2u); // they were coalesced
+}
+
+TEST_F(node, a_crashed_load_forwarder_comes_back_and_brings_the_newest_report) {
+  start();
+  const auto before = directory->load_forwarder();
+  crash("load_forwarder");
+  EXPECT_EQ(child("load_forwarder").state, "restarting");
+  EXPECT_THAT(child("load_forwarder").last_error, HasSubstr("injected crash"));
+  report(0, 1, 100); // its wake-up dies with the crashed one
+  report(0, 2, 200);
+  settle();
+  EXPECT_FALSE(pool().ranks[0].reported);
+  advance(6ms); // the backoff is 8 to 12 ms
+  EXPECT_EQ(child("load_forwarder").state, "restarting");
+  advance(8ms);
+  EXPECT_EQ(child("load_forwarder").state, "running");
+  EXPECT_NE(directory->load_forwarder(), before);
+  EXPECT_EQ(pool().ranks[0].reported_kv_used, 200u);
+  report(0, 3, 300);
+  settle();
+  EXPECT_EQ(pool().ranks[0].reported_kv_used, 300u);
+}
+
+TEST_F(node, a_load_forwarder_that_crashes_six_times_is_parked_and_outputs_still_flow) {
+  start();
+  submit(1, "a");
+  const auto sent = only_add("a");
+  for (int i = 0; i < 5; ++i) {
+    crash("load_forwarder");
+    advance(500ms);
+    ASSERT_EQ(child("load_forwarder").state, "running") << i;
+  }
+  crash("load_forwarder");
+  EXPECT_TRUE(child("load_forwarder").parked);
+  EXPECT_TRUE(children().degraded);
+  EXPECT_THAT(children().degraded_reason, HasSubstr("load_forwarder"));
+  report(0, 1, 100);
+  output(sent, {1});
+  submit(2, "b"); // placed by the ledger alone
+  output(only_add("b"), {5}, finish_reason::stop);
+  EXPECT_THAT(sink.tokens[1], ElementsAre(1));
+  EXPECT_EQ(sink.finished[2], 1);
+  advance(29'900ms);
+  EXPECT_TRUE(child("load_forwarder").parked);
+  advance(200ms);
+  EXPECT_FALSE(child("load_forwarder").parked);
+  EXPECT_FALSE(children().degraded);
+  EXPECT_EQ(pool().ranks[0].reported_kv_used, 100u);
+  EXPECT_THAT(fatal, IsEmpty());
+}
+
+TEST_F(node, a_crashed_controller_rebuilds_its_ledger_and_nothing_is_lost_or_placed_twice) {
+  start(2);
+  submit(1, "placed");
+  submit(2, "streams");
+  output(only_add("streams"), {1});
+  crash("dp_controller");
+  submit(3, "waits"); // while there is no controller
+  output(only_add("streams"), {2});
+  advance(1s);
+  EXPECT_EQ(pool().charges, 3u);
+  EXPECT_EQ(pool().ranks_up, 2u);
+  for (const std::string rid : {"placed", "streams", "waits"})
+    output(only_add(rid), {9}, finish_reason::stop);
+  EXPECT_THAT(sink.tokens[2], ElementsAre(1, 2, 9));
+  EXPECT_EQ(counts().completed, 3u);
+  EXPECT_EQ(counts().moved, 0u);
+  EXPECT_EQ(pool().charges, 0u);
+  EXPECT_EQ(frames(frame_kind::abort), 0u);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
+TEST_F(node, a_rank_that_is_lost_while_the_controller_is_away_loses_nothing_silently) {
+  start(2);
+  submit(1, "placed");
+  const auto first = only_add("placed");
+  crash("dp_controller");
+  say(event(link_event_kind::lost, first.rank.rank, 1));
+  advance(1s);
+  ASSERT_EQ(adds_of("placed").size(), 2u);
+  EXPECT_NE(adds_of("placed")[1].rank, first.rank);
+  EXPECT_EQ(pool().charges, 1u);
+}
+
+TEST_F(node, a_crashed_rank_actor_takes_back_what_showed_no_token_and_goes_on_with_the_rest) {
+  start();
+  submit(1, "placed");
+  submit(2, "streams");
+  output(only_add("streams"), {1});
+  crash("dp_rank");
+  submit(3, "later"); // its order dies in the mailbox
+  advance(1s);
+  ASSERT_EQ(adds_of("placed").size(), 2u);
+  EXPECT_EQ(adds_of("placed")[1].rid.attempt, 1u);
+  EXPECT_EQ(adds_of("later").size(), 1u);
+  output(only_add("streams"), {2}, finish_reason::stop);
+  output(adds_of("placed")[0], {8}); // the first attempt speaks to nobody
+  output(adds_of("placed")[1], {9}, finish_reason::stop);
+  output(only_add("later"), {3}, finish_reason::stop);
+  EXPECT_THAT(sink.tokens[1], ElementsAre(9));
+  EXPECT_THAT(sink.tokens[2], ElementsAre(1, 2));
+  EXPECT_EQ(counts().completed, 3u);
+  EXPECT_EQ(pool().charges, 0u);
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
+TEST_F(node, a_link_that_is_lost_while_its_rank_actor_restarts_is_not_announced_again) {
+  start();
+  submit(1, "a");
+  output(only_add("a"), {1});
+  crash("dp_rank");
+  say(event(link_event_kind::lost, 0, 1));
+  advance(100ms);
+  EXPECT_EQ(pool().ranks_up, 0u);
+  ASSERT_EQ(sink.outcomes[1].size(), 1u);
+  EXPECT_EQ(sink.outcomes[1][0].reason, core::failure::rank_lost);
+  join(0, 2);
+  EXPECT_EQ(pool().ranks_up, 1u);
+  submit(2, "b");
+  EXPECT_EQ(only_add("b").epoch, 2u);
+}
+
+TEST_F(node, a_rank_actor_that_crashes_too_often_is_parked_and_its_rank_gets_no_work) {
+  start(2);
+  for (int i = 0; i < 6; ++i) {
+    crash("dp_rank", {0, 1});
+    advance(500ms);
+  }
+  EXPECT_TRUE(children().degraded);
+  EXPECT_EQ(pool().ranks_up, 1u);
+  for (core::stream_id s = 1; s <= 3; ++s) {
+    submit(s, "r" + std::to_string(s));
+    const auto sent = only_add("r" + std::to_string(s));
+    EXPECT_EQ(sent.rank.rank, 0);
+    output(sent, {1}, finish_reason::stop);
+  }
+  advance(30s);
+  EXPECT_FALSE(children().degraded);
+  EXPECT_EQ(pool().ranks_up, 2u);
+  EXPECT_THAT(fatal, IsEmpty());
+}
+
+TEST_F(node, a_crashed_request_manager_fails_every_stream_and_tells_the_engines) {
+  start();
+  submit(1, "a");
+  submit(2, "b");
+  output(only_add("a"), {1});
+  crash("request_manager");
+  EXPECT_THAT(sink.failed_all, IsEmpty());
+  advance(100ms);
+  ASSERT_EQ(sink.failed_all.size(), 1u);
+  EXPECT_EQ(sink.failed_all[0].reason, core::failure::request_manager_restarted);
+  EXPECT_EQ(frames(frame_kind::abort), 1u); // both rids in one
+  EXPECT_EQ(pool().charges, 0u);
+  output(adds_of("a")[0], {2}); // late
+  EXPECT_THAT(sink.tokens[1], ElementsAre(1));
+  submit(3, "a"); // the rid is free, the handle is another
+  ASSERT_EQ(adds_of("a").size(), 2u);
+  EXPECT_NE(adds_of("a")[0].rid.handle, adds_of("a")[1].rid.handle);
+  output(adds_of("a")[1], {7}, finish_reason::stop);
+  EXPECT_THAT(sink.tokens[3], ElementsAre(7));
+  EXPECT_EQ(counts().completed, 1u);
+}
+
+TEST_F(node, a_controller_beyond_its_limit_ends_the_process_with_a_reason) {
+  start();
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_THAT(fatal, IsEmpty());
+    crash("dp_controller");
+    advance(500ms);
+  }
+  ASSERT_EQ(fatal.size(), 1u);
+  EXPECT_THAT(fatal[0], HasSubstr("dp_controller unified"));
+  EXPECT_THAT(fatal[0], HasSubstr("5 times in 30 s"));
+}
+
+TEST_F(node, a_request_manager_beyond_its_limit_is_named) {
+  start();
+  for (int i = 0; i < 6; ++i) {
+    crash("request_manager");
+    advance(500ms);
+  }
+  ASSERT_EQ(fatal.size(), 1u);
+  EXPECT_THAT(fatal[0], HasSubstr("request_manager"));
+}
+
+TEST_F(node, a_snapshot_is_answered_although_an_actor_is_gone) {
+  start(2);
+  submit(1, "a");
+  auto whole = ask<node_snapshot>(directory->introspector(), snapshot_atom::value);
+  EXPECT_THAT(whole.silent, IsEmpty());
+  EXPECT_EQ(whole.actors.front().role, "supervisor");
+  EXPECT_EQ(whole.actors.size(), 7u);
+  EXPECT_TRUE(whole.requests_known);
+  EXPECT_EQ(whole.requests.accepted, 1u);
+  advance(200ms); // so that it is not answered from the last round
+  crash("dp_rank", {0, 1});
+  crash("request_manager");
+  auto part = ask<node_snapshot>(directory->introspector(), snapshot_atom::value);
+  EXPECT_THAT(part.silent, Contains("dp_rank unified/1"));
+  EXPECT_THAT(part.silent, Contains("request_manager"));
+  EXPECT_FALSE(part.requests_known);
+  ASSERT_EQ(part.pools.size(), 1u);
+  EXPECT_EQ(part.pools[0].name, "unified");
+  advance(100ms);
+}
+
+} // namespace
+} // namespace rankwise
