@@ -256,6 +256,11 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
       [=](const peer_changed& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
+        if (s.settling && s.manager != nullptr) {
+          // Orders of the manager that died are void; what it had placed is restored only to be ended below.
+          s.waiting_orders.clear();
+          settle(self);
+        }
         s.manager = caf::actor_cast<request_manager_actor>(m.handle);
         // Whatever its predecessor had placed belongs to nobody now: end it, on the engines too.
         pool_orders orders;

@@ -21,5 +21,11 @@ function(rankwise_test name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE rankwise_warnings ${arg_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  # Tests of real processes keep deadlines of the real clock: they run alone.
+  set(serial OFF)
+  if("process" IN_LIST arg_LABELS)
+    set(serial ON)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT ${arg_TIMEOUT} RUN_SERIAL ${serial} LABELS "${arg_LABELS}")
 endfunction()
