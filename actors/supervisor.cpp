@@ -94,8 +94,8 @@ void start_controller(self_ptr self, std::uint16_t pool) {
   dp_controller_config config;
   config.pool = st.config.pools[pool];
   for (const auto& [other, c] : st.children)
-    if (other.first == "dp_rank" && other.second.pool == pool && c.handle != nullptr && c.registered)
-      ++config.ranks_expected;
+    if (other.first == "dp_rank" && other.second.pool == pool && c.registered && !c.lost && !c.parked)
+      ++config.ranks_expected; // also one whose actor is being restarted: it will announce itself
   auto handle = self->spawn(dp_controller, std::move(config));
   adopt(self, key, handle);
   const auto news = news_of(self, key);

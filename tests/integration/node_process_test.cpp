@@ -120,7 +120,8 @@ TEST_F(node_process, serves_every_request_once_and_every_token_in_order) {
   EXPECT_EQ(result["requests"]["completed"], 200) << result.dump();
   EXPECT_EQ(result["requests"]["lost"], 0);
   EXPECT_EQ(result["tokens"]["wrong"], 0);
-  for (const auto& rank : get("/ranks")["pools"][0]["ranks"]) {
+  const auto ranks = get("/ranks");
+  for (const auto& rank : ranks["pools"][0]["ranks"]) {
     EXPECT_GT(rank["placements"], 5) << rank.dump();
     EXPECT_EQ(rank["requests"], 0);
   }
@@ -186,7 +187,8 @@ TEST_F(node_process, crashes_of_forwarder_controller_and_rank_actors_lose_nothin
   EXPECT_EQ(result["requests"]["completed"], 150) << result.dump();
   EXPECT_EQ(result["tokens"]["wrong"], 0);
   int restarts = 0;
-  for (const auto& actor : get("/actors")["children"])
+  const auto actors = get("/actors");
+  for (const auto& actor : actors["children"])
     restarts += actor["restarts"].get<int>();
   EXPECT_EQ(restarts, 12);
   EXPECT_EQ(get("/ranks")["pools"][0]["charges"], 0);
@@ -247,7 +249,8 @@ TEST_F(node_process, a_pool_of_one_rank_has_no_forwarder_traffic) {
   EXPECT_EQ(result_of(*replay)["requests"]["completed"], 30);
   // The slow tick still looks at the board twice a second; no report was pushed in between.
   EXPECT_GT(get("/v1/loads")["loads"][0]["max_total_num_tokens"], 0);
-  for (const auto& actor : get("/actors")["children"])
+  const auto actors = get("/actors");
+  for (const auto& actor : actors["children"])
     if (actor["role"] == "load_forwarder") {
       EXPECT_LT(actor["handled"], 60);
     }
