@@ -197,7 +197,7 @@ TEST_F(placement_cases, two_short_requests_weigh_less_than_a_long_one) {
 TEST_F(placement_cases, long_requests_in_step_with_the_ranks_do_not_pile_up_on_one) {
   auto c = make_controller(4);
   for (int i = 0; i < 10; ++i)
-    for (const std::size_t tokens : {32'000, 1000, 1000, 1000})
+    for (const std::size_t tokens : {32'000UL, 1000UL, 1000UL, 1000UL})
       place(c, tokens, at_ms(i));
   std::uint64_t most = 0;
   std::uint64_t sum = 0;
