@@ -80,7 +80,7 @@ void bench_ranks::read_input() {
   }
 }
 
-void bench_ranks::read(const std::function<void(const sg::token_output&)>& on_output) {
+void bench_ranks::read(const std::function<void(const sg::token_output&)>& on_output, std::size_t batches_max) {
   if (!complete())
     read_handshake();
   else
@@ -88,7 +88,7 @@ void bench_ranks::read(const std::function<void(const sg::token_output&)>& on_ou
     }
   read_input();
   zmq::message_t frame;
-  while (output_.recv(frame, zmq::recv_flags::dontwait)) {
+  for (std::size_t i = 0; i < batches_max && output_.recv(frame, zmq::recv_flags::dontwait); ++i) {
     const auto output = sg::decode_output({static_cast<const char*>(frame.data()), frame.size()});
     if (!output)
       throw std::runtime_error("an output cannot be read");

@@ -32,8 +32,8 @@ class bench_ranks {
 
   /// Sends to the next rank; the handle comes back in the rid of every output.
   void add(const core::generate_request& request, std::uint64_t handle);
-  /// Takes everything that is there; `on_output` per batch.
-  void read(const std::function<void(const wire::sglang::token_output&)>& on_output);
+  /// Takes what is there, but no more than `batches_max` batches; `on_output` per batch.
+  void read(const std::function<void(const wire::sglang::token_output&)>& on_output, std::size_t batches_max);
 
  private:
   void read_handshake();

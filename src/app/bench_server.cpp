@@ -12,6 +12,7 @@
 #include <exception>
 #include <grpcpp/grpcpp.h>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <sys/epoll.h>
@@ -28,6 +29,8 @@ namespace {
 namespace pb = ::sglang::grpc::scheduler;
 namespace sg = wire::sglang;
 using clock = std::chrono::steady_clock;
+
+constexpr std::size_t batches_per_round_max = 8; // or new requests would wait for as long as tokens come
 
 core::generate_request to_core(const pb::GenerateRequest& from) {
   core::generate_request to;
@@ -195,7 +198,7 @@ class grpcpp_server final : public pb::SglangScheduler::CallbackService {
         break;
       if (items[3].revents != 0)
         dispatch();
-      ranks_.read([this](const sg::token_output& batch) { deliver(batch); });
+      ranks_.read([this](const sg::token_output& batch) { deliver(batch); }, batches_per_round_max);
       if (!ready && ranks_.complete()) {
         ready = true;
         std::cout << "READY" << std::endl;
@@ -336,12 +339,14 @@ class bare_server {
 
  private:
   void receive() {
-    ranks_.read([this](const sg::token_output& batch) {
-      for (const auto& item : batch.items)
-        if (const auto rid = sg::parse_engine_rid(item.rid))
-          if (auto* handler = server_.find(rid->handle); handler != nullptr)
-            static_cast<bare_call*>(handler)->take(batch, item);
-    });
+    ranks_.read(
+        [this](const sg::token_output& batch) {
+          for (const auto& item : batch.items)
+            if (const auto rid = sg::parse_engine_rid(item.rid))
+              if (auto* handler = server_.find(rid->handle); handler != nullptr)
+                static_cast<bare_call*>(handler)->take(batch, item);
+        },
+        std::numeric_limits<std::size_t>::max()); // the descriptors tell of changes only
     if (!ready_ && ranks_.complete()) {
       ready_ = true;
       std::cout << "READY" << std::endl;
