@@ -169,21 +169,6 @@ class bench_client {
 
 } // namespace
 
-void keep_grpc_callback_threads() {
-  struct kept {
-    std::unique_ptr<pb::SglangScheduler::Stub> stub;
-    grpc::ClientContext context;
-    pb::HealthCheckRequest request;
-    pb::HealthCheckResponse response;
-  };
-  auto* const forever = new kept; // a channel takes part from its first such call on; nobody need answer
-  forever->stub = pb::SglangScheduler::NewStub(grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials()));
-  std::promise<void> done;
-  forever->stub->async()->HealthCheck(&forever->context, &forever->request, &forever->response,
-                                      [&](const grpc::Status&) { done.set_value(); });
-  done.get_future().wait();
-}
-
 bench_client_result run_bench_client(const bench_client_options& options) {
   return bench_client{options}.run();
 }

@@ -26,10 +26,6 @@ struct bench_client_result {
   std::string error; ///< not empty: a stream ended early, or its token count did not add up
 };
 
-/// Keeps the threads on which grpc++ 1.51 calls back its clients until the process ends. They stop with the last
-/// channel; when a callback drops that, a thread waits for itself and the process crashes.
-void keep_grpc_callback_threads();
-
 [[nodiscard]] bench_client_result run_bench_client(const bench_client_options& options);
 
 } // namespace rankwise::app

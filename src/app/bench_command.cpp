@@ -3,6 +3,7 @@
 #include "app/bench_client.hpp"
 #include "app/bench_server.hpp"
 #include "app/child_process.hpp"
+#include "app/grpc_callback_threads.hpp"
 #include "app/replay_client.hpp"
 #include "io/http/admin_server.hpp"
 

@@ -1,5 +1,7 @@
 #include "app/replay_client.hpp"
 
+#include "app/grpc_callback_threads.hpp"
+
 #include "io/front/sglang_scheduler.grpc.pb.h"
 #include "sim/prompt_ids.hpp"
 #include "wire/sglang/engine_rid.hpp"
@@ -333,6 +335,7 @@ void replay_run::cancel_open(bool as_silent) {
 
 replay_result replay(const sim::workload& workload, const replay_options& options, const replay_watcher& watch,
                      double watch_every_s) {
+  keep_grpc_callback_threads();
   replay_run run(options);
   const auto stubs = connect(options);
   const auto start = clock::now();
