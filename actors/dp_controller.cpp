@@ -18,10 +18,7 @@ using timer = handler_timer<dp_controller_actor::stateful_base<dp_controller_sta
 using charged_leg = dp_controller_state::charged_leg;
 
 std::string engine_rid_of(core::request_handle handle, const charged_leg& leg) {
-  std::optional<std::uint32_t> sample;
-  if (leg.request->samples > 1)
-    sample = leg.sample;
-  return wire::sglang::make_engine_rid(leg.request->rid, sample, handle, leg.attempt);
+  return wire::sglang::make_engine_rid(*leg.request, leg.sample, handle, leg.attempt);
 }
 
 void dispatch(self_ptr self, core::request_handle handle, const charged_leg& leg,

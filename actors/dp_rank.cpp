@@ -146,10 +146,7 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
         if (!s.layout || m.epoch != s.announcement.epoch || !s.announced)
           return fail("rank " + std::to_string(s.config.id.rank) + " is " +
                       std::string{core::to_string(s.machine->state())});
-        std::optional<std::uint32_t> sample;
-        if (m.request->samples > 1)
-          sample = m.sample;
-        const auto rid = wire::sglang::make_engine_rid(m.request->rid, sample, m.handle, m.attempt);
+        const auto rid = wire::sglang::make_engine_rid(*m.request, m.sample, m.handle, m.attempt);
         std::optional<core::bootstrap_info> bootstrap;
         if (m.has_bootstrap)
           bootstrap = m.bootstrap;

@@ -84,19 +84,23 @@ struct demo_outcome {
   history_verdict history;
 };
 
+/// Of prefill rank 0; those of the others follow it. Ours alone while this process lives.
+int bootstrap_port() {
+  return 20'000 + ::getpid() % 20'000;
+}
+
 std::string node_toml(const demo_options& o, const std::string& folder) {
   std::string text = fmt::format("[node]\ngrpc = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nstate_dir = \"{0}/s\"\n"
                                  "history_file = \"{0}/history.txt\"\nfault_injection = true\ndrain_s = 5\n"
                                  "[load]\nforwarding = {1}\n[supervision]\nforwarder_restarts_max = {2}\n",
                                  folder, o.load_forwarding, o.lift_restart_limit ? 0 : 5);
-  const auto pool = [&](const char* role, int ranks, int port) {
+  const auto pool = [&](const char* role, int ranks) {
     text += fmt::format("[[pool]]\nrole = \"{}\"\nhandshake = \"tcp://127.0.0.1:0\"\nranks = {}\npolicy = \"{}\"\n"
                         "bootstrap_port = {}\n",
-                        role, ranks, o.policy, port);
+                        role, ranks, o.policy, bootstrap_port());
   };
-  const int bootstrap_port = 20'000 + ::getpid() % 20'000; // ours alone while this process lives
-  pool("prefill", o.prefill_ranks, bootstrap_port);
-  pool("decode", o.decode_ranks, bootstrap_port);
+  pool("prefill", o.prefill_ranks);
+  pool("decode", o.decode_ranks);
   return text;
 }
 
@@ -122,7 +126,6 @@ class cluster {
     admin = line("admin=");
     const auto prefill = line("handshake=prefill:");
     const auto decode = line("handshake=decode:");
-    const int port = 20'000 + ::getpid() % 20'000;
     const auto engine = [&](const char* role, const std::string& handshake, int rank, int ranks) {
       std::vector<std::string> arguments{"engine",
                                          "--handshake",
@@ -142,7 +145,7 @@ class cluster {
                                          "--die-with-parent"};
       if (std::string_view{role} == "prefill") {
         arguments.emplace_back("--bootstrap-port");
-        arguments.push_back(std::to_string(port));
+        arguments.push_back(std::to_string(bootstrap_port()));
       }
       engines_.emplace(
           std::pair{std::string{role}, rank},

@@ -304,8 +304,6 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     errors.push_back(file + ": " + error);
   if (!errors.empty())
     return tl::unexpected{std::move(errors)};
-  for (auto& pool : config.pools)
-    pool.options.ledger = config.ledger;
   return config;
 }
 

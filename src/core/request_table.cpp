@@ -155,22 +155,31 @@ void request_table::order_placement(request_handle handle, slot& s, request_effe
   s.legs[0].pool = pools.unified != pool_topology::none  ? pools.unified
                    : pools.decode != pool_topology::none ? pools.decode
                                                          : pools.prefill;
+  if (pairs) {
+    s.legs[1].state = leg_state::placing;
+    s.legs[1].pool = pools.prefill;
+    fx.pools[pools.prefill].places.push_back(place_order_of(handle, s));
+  }
+  fx.pools[s.legs[0].pool].places.push_back(place_order_of(handle, s));
+}
+
+place_order request_table::place_order_of(request_handle handle, const slot& s) const {
   place_order order;
   order.handle = handle;
   order.attempt = s.attempt;
   order.sample = s.sample;
-  order.hold = pairs;
+  order.hold = options_.pools.pairs();
   order.request = s.request;
-  if (pairs) {
-    s.legs[1].state = leg_state::placing;
-    s.legs[1].pool = pools.prefill;
-    fx.pools[pools.prefill].places.push_back(order);
-  }
-  fx.pools[s.legs[0].pool].places.push_back(std::move(order));
+  return order;
 }
 
-void request_table::accept(stream_id id, stream_entry& stream, const slot& s, timestamp now) {
-  static_cast<void>(id);
+commit_order request_table::commit_order_of(request_handle handle, const slot& s) {
+  const auto& prefill = s.prefill_placement;
+  return {handle, s.request->bootstrap ? *s.request->bootstrap
+                                       : bootstrap_info{prefill.bootstrap_host, prefill.bootstrap_port, s.room}};
+}
+
+void request_table::accept(stream_entry& stream, const slot& s, timestamp now) {
   if (stream.accepted)
     return;
   stream.accepted = true;
@@ -197,7 +206,7 @@ void request_table::on_placement(const placement& p, timestamp now, request_effe
     ++counts_.moved;
   if (!options_.pools.pairs()) {
     l->state = leg_state::placed;
-    accept(s->stream, stream, *s, now);
+    accept(stream, *s, now);
     note(history_kind::placed, now, *s, l, 0, 0);
     return;
   }
@@ -206,20 +215,14 @@ void request_table::on_placement(const placement& p, timestamp now, request_effe
     s->prefill_placement = p;
   if (s->legs[0].state != leg_state::reserved || s->legs[1].state != leg_state::reserved)
     return;
-  commit_order commit;
-  commit.handle = p.handle;
-  if (s->request->bootstrap) {
-    commit.bootstrap = *s->request->bootstrap;
-    s->room = commit.bootstrap.room;
-  } else {
+  if (!s->request->bootstrap)
     mint_room(*s);
-    commit.bootstrap = {s->prefill_placement.bootstrap_host, s->prefill_placement.bootstrap_port, s->room};
-  }
+  const auto commit = commit_order_of(p.handle, *s);
   for (auto& each : s->legs) {
     each.state = leg_state::committed;
     fx.pools[each.pool].commits.push_back(commit);
   }
-  accept(s->stream, stream, *s, now);
+  accept(stream, *s, now);
   note(history_kind::placed, now, *s, &s->legs[0], 0, 0);
 }
 
@@ -309,7 +312,7 @@ void request_table::end_stream(stream_id id, outcome why, timestamp now, request
   if (!stream.accepted && why.kind == outcome_kind::failed)
     why.kind = outcome_kind::refused;
   if (!stream.accepted && why.kind == outcome_kind::cancelled && !stream.handles.empty())
-    accept(id, stream, *find(stream.handles.front()), now);
+    accept(stream, *find(stream.handles.front()), now);
   for (const auto handle : stream.handles) {
     if (auto* s = find(handle)) {
       end_legs(handle, *s, true, fx);
@@ -534,13 +537,7 @@ std::vector<leg_record> request_table::on_controller_restarted(std::uint16_t poo
       continue;
     const auto handle = handle_of(s);
     if (l->state == leg_state::placing) {
-      place_order order;
-      order.handle = handle;
-      order.attempt = s.attempt;
-      order.sample = s.sample;
-      order.hold = options_.pools.pairs();
-      order.request = s.request;
-      fx.pools[pool].places.push_back(std::move(order));
+      fx.pools[pool].places.push_back(place_order_of(handle, s));
       continue;
     }
     leg_record r;
@@ -554,14 +551,8 @@ std::vector<leg_record> request_table::on_controller_restarted(std::uint16_t poo
     r.released = l->released;
     r.request = s.request;
     records.push_back(std::move(r));
-    if (l->state == leg_state::committed) {
-      commit_order commit;
-      commit.handle = handle;
-      commit.bootstrap = s.request->bootstrap ? *s.request->bootstrap
-                                              : bootstrap_info{s.prefill_placement.bootstrap_host,
-                                                               s.prefill_placement.bootstrap_port, s.room};
-      fx.pools[pool].commits.push_back(std::move(commit));
-    }
+    if (l->state == leg_state::committed)
+      fx.pools[pool].commits.push_back(commit_order_of(handle, s));
   }
   return records;
 }

@@ -167,7 +167,9 @@ class request_table {
   void close_slot(request_handle handle);
   leg* leg_in(slot& s, std::uint16_t pool);
   void order_placement(request_handle handle, slot& s, request_effects& fx);
-  void accept(stream_id id, stream_entry& stream, const slot& s, timestamp now);
+  [[nodiscard]] place_order place_order_of(request_handle handle, const slot& s) const;
+  [[nodiscard]] static commit_order commit_order_of(request_handle handle, const slot& s);
+  void accept(stream_entry& stream, const slot& s, timestamp now);
   void end_legs(request_handle handle, slot& s, bool abort, request_effects& fx);
   void end_stream(stream_id id, outcome why, timestamp now, request_effects& fx);
   void move_or_fail(request_handle handle, failure why, std::string text, timestamp now, request_effects& fx);

@@ -564,17 +564,9 @@ void connection::on_headers_complete(stream& s) {
     s.bidirectional_ = true;
     context_.counters.calls_started.add();
     try {
-      auto made = (*start)(s);
-      if (made) {
-        s.set_handler(std::move(*made));
-      } else {
-        s.end_ = std::move(made.error());
-        s.set_ending();
-      }
+      take_handler(s, (*start)(s));
     } catch (const std::exception& e) {
-      context_.counters.handler_exceptions.add();
-      s.end_ = {status_code::internal, e.what()};
-      s.set_ending();
+      end_for_exception(s, e);
     }
     s.resume();
   }
@@ -601,9 +593,8 @@ void connection::on_request_bytes(stream& s, std::string_view bytes) {
         try {
           s.handler_->on_message(s.reader_.body());
         } catch (const std::exception& e) {
-          context_.counters.handler_exceptions.add();
-          cancel(s, cancel_reason::internal_error);
-          end_stream_now(s, {status_code::internal, e.what()});
+          end_for_exception(s, e);
+          end_stream_now(s, s.end_);
         }
         s.reader_.next();
         release_held_bytes(s);
@@ -644,9 +635,8 @@ void connection::on_end_stream(stream& s) {
     try {
       s.handler_->on_half_close();
     } catch (const std::exception& e) {
-      context_.counters.handler_exceptions.add();
-      cancel(s, cancel_reason::internal_error);
-      end_stream_now(s, {status_code::internal, e.what()});
+      end_for_exception(s, e);
+      end_stream_now(s, s.end_);
     }
     return;
   }
@@ -682,19 +672,29 @@ void connection::dispatch(stream& s, std::string_view body) {
       if (s.end_submitted_) {
         return;
       }
-      if (made) {
-        s.set_handler(std::move(*made));
-      } else {
-        s.end_ = std::move(made.error());
-        s.set_ending();
-      }
+      take_handler(s, std::move(made));
     }
   } catch (const std::exception& e) {
-    context_.counters.handler_exceptions.add();
-    s.end_ = {status_code::internal, e.what()};
-    s.set_ending();
+    end_for_exception(s, e);
   }
   s.resume();
+}
+
+void connection::take_handler(stream& s, tl::expected<std::unique_ptr<call_handler>, status> made) {
+  if (made) {
+    s.set_handler(std::move(*made));
+  } else {
+    s.end_ = std::move(made.error());
+    s.set_ending();
+  }
+}
+
+/// The call ends with INTERNAL; a handler that it has is told.
+void connection::end_for_exception(stream& s, const std::exception& e) {
+  context_.counters.handler_exceptions.add();
+  cancel(s, cancel_reason::internal_error);
+  s.set_ending();
+  s.end_ = {status_code::internal, e.what()};
 }
 
 /// Ends a call for a fault of the request itself, before or beside its handler.
@@ -762,10 +762,7 @@ pull_result connection::pull(stream& s) {
     }
     return result;
   } catch (const std::exception& e) {
-    context_.counters.handler_exceptions.add();
-    cancel(s, cancel_reason::internal_error);
-    s.set_ending();
-    s.end_ = {status_code::internal, e.what()};
+    end_for_exception(s, e);
     return pull_result::finished;
   }
 }

@@ -115,6 +115,8 @@ class connection {
   void on_request_bytes(stream& s, std::string_view bytes);
   void on_end_stream(stream& s);
   void dispatch(stream& s, std::string_view body);
+  void take_handler(stream& s, tl::expected<std::unique_ptr<call_handler>, status> made);
+  void end_for_exception(stream& s, const std::exception& e);
   void refuse(stream& s, status why);
   void cancel(stream& s, cancel_reason reason) noexcept;
   void advance(stream& s);

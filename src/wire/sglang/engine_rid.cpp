@@ -58,6 +58,11 @@ std::string make_engine_rid(std::string_view client_rid, std::optional<std::uint
   return rid;
 }
 
+std::string make_engine_rid(const core::generate_request& request, std::uint32_t sample, core::request_handle handle,
+                            std::uint32_t attempt) {
+  return make_engine_rid(request.rid, request.samples > 1 ? std::optional{sample} : std::nullopt, handle, attempt);
+}
+
 std::optional<engine_rid> parse_engine_rid(std::string_view rid) noexcept {
   const auto parts = split(rid);
   if (!parts) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/ids.hpp"
+#include "core/request.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -21,6 +22,10 @@ struct engine_rid {
 /// `sample` is appended as "-<sample>" to the client's rid when the request has several samples, as other front ends
 /// do.
 [[nodiscard]] std::string make_engine_rid(std::string_view client_rid, std::optional<std::uint32_t> sample,
+                                          core::request_handle handle, std::uint32_t attempt);
+
+/// The rid of one sample of a request.
+[[nodiscard]] std::string make_engine_rid(const core::generate_request& request, std::uint32_t sample,
                                           core::request_handle handle, std::uint32_t attempt);
 
 /// nullopt: not one of ours.

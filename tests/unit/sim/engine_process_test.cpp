@@ -1,5 +1,5 @@
 #include "app/engine_command.hpp"
-#include "child_process.hpp"
+#include "engine_program.hpp"
 #include "fake_front_end.hpp"
 #include "wire/msgpack_writer.hpp"
 
@@ -23,7 +23,7 @@ std::vector<std::string> engine(fake_front_end& front, std::vector<std::string> 
 TEST(engine_process_test, ranks_join_register_serve_and_say_goodbye) {
   fake_front_end front;
   const auto out = std::filesystem::temp_directory_path() / ("engine-" + std::to_string(getpid()) + ".out");
-  child_process process(engine(front, {"--ranks", "3", "--first-rank", "5", "--kv-tokens", "50000"}), out.string());
+  engine_program process(engine(front, {"--ranks", "3", "--first-rank", "5", "--kv-tokens", "50000"}), out.string());
   ASSERT_TRUE(front.wait_for_ranks(3));
   const auto& r = front.registrations.at(6);
   EXPECT_EQ(r.kv_cache_size_tokens, 50'000U);
@@ -56,7 +56,7 @@ TEST(engine_process_test, ranks_join_register_serve_and_say_goodbye) {
 
 TEST(engine_process_test, the_load_tail_shows_the_work_and_lags_by_at_most_50_ms) {
   fake_front_end front;
-  child_process process(engine(front, {"--kv-tokens", "50000"}));
+  engine_program process(engine(front, {"--kv-tokens", "50000"}));
   ASSERT_TRUE(front.wait_for_ranks(1));
   for (int i = 0; i < 8; ++i) {
     front.add(0, "r" + std::to_string(i), 100, 100);
@@ -73,7 +73,7 @@ TEST(engine_process_test, the_load_tail_shows_the_work_and_lags_by_at_most_50_ms
 
 TEST(engine_process_test, aborts_and_control_calls_are_answered) {
   fake_front_end front;
-  child_process process(engine(front, {}));
+  engine_program process(engine(front, {}));
   ASSERT_TRUE(front.wait_for_ranks(1));
   front.add(0, "long", 10, 100'000);
   ASSERT_TRUE(front.run_until([&] { return !front.requests["long"].tokens.empty(); }));
@@ -93,7 +93,7 @@ TEST(engine_process_test, aborts_and_control_calls_are_answered) {
 
 TEST(engine_process_test, what_it_cannot_decode_or_serve_ends_with_400_and_nothing_else_notices) {
   fake_front_end front;
-  child_process process(engine(front, {}));
+  engine_program process(engine(front, {}));
   ASSERT_TRUE(front.wait_for_ranks(1));
   std::string broken;
   wire::msgpack_writer w(broken);
@@ -117,7 +117,7 @@ TEST(engine_process_test, what_it_cannot_decode_or_serve_ends_with_400_and_nothi
 
 TEST(engine_process_test, a_registered_layout_with_an_inserted_field_is_what_it_decodes_by) {
   fake_front_end front;
-  child_process process(engine(front, {"--fault", "odd-layout=inserted"}));
+  engine_program process(engine(front, {"--fault", "odd-layout=inserted"}));
   ASSERT_TRUE(front.wait_for_ranks(1));
   EXPECT_EQ(front.registrations.at(0).positional_layouts.at("SamplingParams").front(), "rankwise_odd_field");
   front.add(0, "r", 10, 3);
@@ -127,7 +127,7 @@ TEST(engine_process_test, a_registered_layout_with_an_inserted_field_is_what_it_
 
 TEST(engine_process_test, a_layout_with_a_hole_is_registered_for_the_node_to_refuse) {
   fake_front_end front;
-  child_process process(engine(front, {"--fault", "odd-layout=missing"}));
+  engine_program process(engine(front, {"--fault", "odd-layout=missing"}));
   ASSERT_TRUE(front.wait_for_ranks(1));
   const auto layout = sglang::request_layout::from_registration(front.registrations.at(0));
   ASSERT_FALSE(layout);
@@ -136,11 +136,11 @@ TEST(engine_process_test, a_layout_with_a_hole_is_registered_for_the_node_to_ref
 
 TEST(engine_process_test, crashes_come_when_asked_for) {
   fake_front_end front;
-  child_process at_start(engine(front, {"--fault", "crash-at-start"}));
+  engine_program at_start(engine(front, {"--fault", "crash-at-start"}));
   ASSERT_TRUE(front.wait_for_ranks(1));
   EXPECT_EQ(at_start.wait(), engine_exit_crashed);
   fake_front_end other;
-  child_process later(engine(other, {"--fault", "crash-after=2"}));
+  engine_program later(engine(other, {"--fault", "crash-after=2"}));
   ASSERT_TRUE(other.wait_for_ranks(1));
   other.add(0, "first", 10, 1);
   ASSERT_TRUE(other.run_until([&] { return other.ended("first"); }));
@@ -151,7 +151,7 @@ TEST(engine_process_test, crashes_come_when_asked_for) {
 
 TEST(engine_process_test, loads_are_absent_or_nonsense_when_asked_for) {
   fake_front_end absent;
-  child_process silent(engine(absent, {"--fault", "no-load"}));
+  engine_program silent(engine(absent, {"--fault", "no-load"}));
   ASSERT_TRUE(absent.wait_for_ranks(1));
   absent.add(0, "r", 10, 20);
   ASSERT_TRUE(absent.run_until([&] { return absent.ended("r"); }));
@@ -159,7 +159,7 @@ TEST(engine_process_test, loads_are_absent_or_nonsense_when_asked_for) {
   EXPECT_EQ(absent.loads_malformed, 0U);
 
   fake_front_end garbage;
-  child_process babbling(engine(garbage, {"--fault", "garbage-load"}));
+  engine_program babbling(engine(garbage, {"--fault", "garbage-load"}));
   ASSERT_TRUE(garbage.wait_for_ranks(1));
   garbage.add(0, "r", 10, 20);
   ASSERT_TRUE(garbage.run_until([&] { return garbage.ended("r"); }));
@@ -169,7 +169,7 @@ TEST(engine_process_test, loads_are_absent_or_nonsense_when_asked_for) {
 
 TEST(engine_process_test, one_rank_alone_can_misbehave) {
   fake_front_end front;
-  child_process process(engine(front, {"--ranks", "2", "--fault", "fail-all", "--fault-rank", "1"}));
+  engine_program process(engine(front, {"--ranks", "2", "--fault", "fail-all", "--fault-rank", "1"}));
   ASSERT_TRUE(front.wait_for_ranks(2));
   front.add(0, "good", 10, 2);
   front.add(1, "bad", 10, 2);
@@ -180,7 +180,7 @@ TEST(engine_process_test, one_rank_alone_can_misbehave) {
 
 TEST(engine_process_test, ranks_in_lockstep_wait_for_the_slowest) {
   fake_front_end front;
-  child_process process(engine(front, {"--ranks", "2", "--lockstep", "--fault", "slow=10", "--fault-rank", "1"}));
+  engine_program process(engine(front, {"--ranks", "2", "--lockstep", "--fault", "slow=10", "--fault-rank", "1"}));
   ASSERT_TRUE(front.wait_for_ranks(2));
   const auto start = std::chrono::steady_clock::now();
   front.add(1, "slow", 10, 10);
@@ -191,17 +191,17 @@ TEST(engine_process_test, ranks_in_lockstep_wait_for_the_slowest) {
 
 TEST(engine_process_test, it_gives_up_without_an_init_and_without_a_port) {
   fake_front_end front; // never polled: no INIT
-  child_process waiting(engine(front, {"--handshake-wait", "0.2"}));
+  engine_program waiting(engine(front, {"--handshake-wait", "0.2"}));
   EXPECT_EQ(waiting.wait(), engine_exit_handshake_failed);
-  child_process nowhere({RANKWISE_ENGINE_PROGRAM, "engine", "--handshake", "nonsense"});
+  engine_program nowhere({RANKWISE_ENGINE_PROGRAM, "engine", "--handshake", "nonsense"});
   EXPECT_EQ(nowhere.wait(), engine_exit_cannot_listen);
-  child_process unknown(engine(front, {"--fault", "sulk"}));
+  engine_program unknown(engine(front, {"--fault", "sulk"}));
   EXPECT_NE(unknown.wait(), 0);
 }
 
 TEST(engine_process_test, an_idle_engine_costs_next_to_nothing) {
   fake_front_end front;
-  child_process process(engine(front, {"--ranks", "8"}));
+  engine_program process(engine(front, {"--ranks", "8"}));
   ASSERT_TRUE(front.wait_for_ranks(8));
   const auto cpu_ticks = [&] {
     std::ifstream stat("/proc/" + std::to_string(process.pid()) + "/stat");
@@ -267,8 +267,8 @@ class prefill_and_decode : public testing::Test {
   std::uint16_t port_;
   fake_front_end prefill_front_;
   fake_front_end decode_front_;
-  child_process prefill_;
-  child_process decode_;
+  engine_program prefill_;
+  engine_program decode_;
 };
 
 TEST_F(prefill_and_decode, a_pair_hands_its_kv_over_whichever_leg_comes_first) {

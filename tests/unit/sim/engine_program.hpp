@@ -14,10 +14,10 @@
 /// A program started by a test; killed at the end of its scope when it still runs.
 namespace rankwise::app {
 
-class child_process {
+class engine_program {
  public:
   /// Standard output goes to the file `out`, when given.
-  explicit child_process(const std::vector<std::string>& command, const std::string& out = "/dev/null") {
+  explicit engine_program(const std::vector<std::string>& command, const std::string& out = "/dev/null") {
     std::vector<char*> arguments;
     for (const std::string& word : command) {
       arguments.push_back(const_cast<char*>(word.c_str()));
@@ -32,14 +32,14 @@ class child_process {
       _exit(127);
     }
   }
-  ~child_process() {
+  ~engine_program() {
     if (!exit_) {
       kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
     }
   }
-  child_process(const child_process&) = delete;
-  child_process& operator=(const child_process&) = delete;
+  engine_program(const engine_program&) = delete;
+  engine_program& operator=(const engine_program&) = delete;
 
   void signal(int number) const { kill(pid_, number); }
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
