@@ -3,8 +3,6 @@
 #include "app/bench_client.hpp"
 #include "app/bench_server.hpp"
 #include "app/child_process.hpp"
-#include "app/grpc_callback_threads.hpp"
-#include "app/replay_client.hpp"
 #include "io/http/admin_server.hpp"
 
 #include <CLI/CLI.hpp>
@@ -38,6 +36,7 @@ constexpr std::uint32_t tokens_per_request = 25; // 50,000 tokens/s
 
 struct bench_options {
   std::string json_file;
+  std::string only; ///< one group of figures: idle, dispatch or streams
   bool no_fail = false;
   bool quick = false;
   double seconds = 4;
@@ -231,13 +230,13 @@ void measure_streams(const bench_options& o, std::uint32_t streams, std::vector<
   for (int round = 0; round < o.rounds; ++round) {
     for (const auto kind : {server_kind::node, server_kind::grpcpp, server_kind::bare}) {
       installation system{kind};
-      bench_client_options client;
+      bench_streams_options client;
       client.target = system.grpc;
       client.streams = streams;
       client.seconds = o.seconds;
       client.warm_up_s = o.quick ? 1 : 1.5;
       client.cpu = [&] { return system.cpu(); };
-      const auto r = run_bench_client(client);
+      const auto r = run_bench_streams(client);
       if (!r.error.empty() || r.tokens == 0)
         throw std::runtime_error(fmt::format("{} streams at {}: {}", streams, to_string(kind), r.error));
       system.end();
@@ -311,18 +310,17 @@ double quantile_us(const buckets& before, const buckets& after, double q) {
 
 void measure_dispatch(const bench_options& o, std::vector<figure>& figures) {
   constexpr double warm_up_s = 1;
-  sim::workload workload;
-  workload.name = "steady";
-  const auto count = static_cast<std::size_t>(requests_per_s * (o.seconds + warm_up_s));
-  for (std::size_t i = 0; i < count; ++i)
-    workload.requests.push_back({static_cast<double>(i) / requests_per_s, 16, tokens_per_request, {}});
+  const auto count = static_cast<std::uint32_t>(requests_per_s * (o.seconds + warm_up_s));
   std::map<server_kind, std::pair<std::vector<double>, std::vector<double>>> samples;
   for (int round = 0; round < o.rounds; ++round) {
     for (const auto kind : {server_kind::node, server_kind::grpcpp}) {
       installation system{kind};
-      replay_options client;
+      bench_arrivals_options client;
       client.target = system.grpc;
       client.rid_prefix = "bench-" + std::to_string(round);
+      client.requests = count;
+      client.requests_per_s = requests_per_s;
+      client.tokens = tokens_per_request;
       buckets before;
       std::thread reader;
       if (kind == server_kind::node)
@@ -334,13 +332,12 @@ void measure_dispatch(const bench_options& o, std::vector<figure>& figures) {
             before.clear();
           }
         }};
-      const auto result = replay(workload, client);
+      const auto result = run_bench_arrivals(client);
       if (reader.joinable())
         reader.join();
-      if (!result.holds() || result.completed != count)
-        throw std::runtime_error(fmt::format("dispatch at {}: {} of {} requests completed, {} lost, {} tokens wrong {}",
-                                             to_string(kind), result.completed, count, result.lost, result.tokens_wrong,
-                                             result.first_wrong));
+      if (!result.error.empty() || result.completed != count)
+        throw std::runtime_error(fmt::format("dispatch at {}: {} of {} requests completed {}", to_string(kind),
+                                             result.completed, count, result.error));
       double p50 = 0;
       double p99 = 0;
       if (kind == server_kind::node) {
@@ -359,9 +356,9 @@ void measure_dispatch(const bench_options& o, std::vector<figure>& figures) {
       }
       samples[kind].first.push_back(p50);
       samples[kind].second.push_back(p99);
-      fmt::print("{:.0f} requests/s, round {}, {:<6}: dispatched p50 {:.0f} p99 {:.0f} us; requests left {:.1f} ms "
+      fmt::print("{:.0f} requests/s, round {}, {:<6}: dispatched p50 {:.0f} p99 {:.0f} us; requests left {:.2f} ms "
                  "late (p99)\n",
-                 requests_per_s, round + 1, to_string(kind), p50, p99, 1e3 * result.send_lag.percentile(99));
+                 requests_per_s, round + 1, to_string(kind), p50, p99, result.late_p99_ms);
       std::fflush(stdout);
     }
   }
@@ -411,13 +408,16 @@ int run_bench_node(bench_options o) {
     o.rounds = 2;
   }
   try {
-    keep_grpc_callback_threads();
     std::vector<figure> figures;
     fmt::print("{}\n", machine());
-    measure_idle(o, figures);
-    measure_dispatch(o, figures);
-    for (const std::uint32_t streams : {512U, 2048U})
-      measure_streams(o, streams, figures);
+    const auto wanted = [&](std::string_view group) { return o.only.empty() || o.only == group; };
+    if (wanted("idle"))
+      measure_idle(o, figures);
+    if (wanted("dispatch"))
+      measure_dispatch(o, figures);
+    if (wanted("streams"))
+      for (const std::uint32_t streams : {512U, 2048U})
+        measure_streams(o, streams, figures);
     fmt::print("\n");
     print(figures);
     if (!o.json_file.empty() && !(std::ofstream{o.json_file} << to_json(figures).dump(2) << "\n"))
@@ -441,6 +441,8 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<bench_options>();
   node->add_option("--json", o->json_file,
                    "write the figures to this file: [{name, value, unit, reference, ratio, target, holds}]");
+  node->add_option("--only", o->only, "measure one group of figures")
+      ->check(CLI::IsMember({"idle", "dispatch", "streams"}));
   node->add_flag("--no-fail", o->no_fail, "exit with 0 also when a target is missed");
   node->add_option("--seconds", o->seconds, "length of each measuring window")
       ->check(CLI::PositiveNumber)
