@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 namespace rankwise {
 
@@ -75,6 +76,8 @@ void carry_out(self_ptr self, pool_orders& orders) {
   for (auto& [rank, abort] : aborts)
     if (st.ranks[rank] != nullptr)
       self->send(st.ranks[rank], std::move(abort));
+  if (orders.aborts_until != 0)
+    self->send(st.manager, aborts_done{st.config.pool.index, orders.aborts_until});
   for (auto& order : orders.places)
     place(self, order);
   for (const auto& commit : orders.commits) {
@@ -103,6 +106,17 @@ std::vector<std::string> forget(self_ptr self, const std::vector<core::request_h
   return ghosts;
 }
 
+/// Has what a rank may still run aborted; keeps it for the next actor of the rank when there is none now.
+void abort_ghosts(self_ptr self, std::uint16_t rank, core::rank_epoch epoch, std::vector<std::string> rids) {
+  auto& st = self->state;
+  if (st.ranks[rank] == nullptr) {
+    auto& kept = st.ghosts[rank];
+    kept.insert(kept.end(), std::make_move_iterator(rids.begin()), std::make_move_iterator(rids.end()));
+    return;
+  }
+  self->send(st.ranks[rank], ghost_requests{epoch, std::move(rids)});
+}
+
 void settle(self_ptr self) {
   auto& st = self->state;
   if (!st.settling)
@@ -124,6 +138,15 @@ void settle(self_ptr self) {
                                      std::move(handles),
                                      "gone while the controller was restarted"});
   }
+  std::map<std::pair<std::uint16_t, core::rank_epoch>, std::vector<std::string>> unaborted;
+  for (const auto& leg : std::exchange(st.waiting_ended, {}))
+    if (leg.rank.rank < st.ranks.size())
+      unaborted[{leg.rank.rank, leg.epoch}].push_back(
+          wire::sglang::make_engine_rid(*leg.request, leg.sample, leg.handle, leg.attempt));
+  for (auto& [key, rids] : unaborted)
+    abort_ghosts(self, key.first, key.second, std::move(rids));
+  if (st.waiting_aborts_until != 0)
+    self->send(st.manager, aborts_done{st.config.pool.index, std::exchange(st.waiting_aborts_until, 0)});
   auto waiting = std::move(st.waiting_orders);
   for (auto& orders : waiting)
     carry_out(self, orders);
@@ -139,6 +162,10 @@ void take_up(self_ptr self, const rank_up& m) {
   const auto old_epoch = st.epochs[number];
   st.ranks[number] = handle;
   st.epochs[number] = m.rank.epoch;
+  if (const auto kept = st.ghosts.find(number); kept != st.ghosts.end()) {
+    self->send(handle, ghost_requests{old_epoch, std::move(kept->second)});
+    st.ghosts.erase(kept);
+  }
   auto dropped = st.pool->rank_up(m.rank, self->clock().now());
   if (!dropped.empty()) {
     auto ghosts = forget(self, dropped);
@@ -216,8 +243,9 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         }
         auto handles = s.pool->rank_down(m.rank, m.epoch);
         auto ghosts = forget(self, handles);
-        if (s.ranks[m.rank.rank] != nullptr)
-          self->send(s.ranks[m.rank.rank], ghost_requests{m.epoch, std::move(ghosts)});
+        if (m.state == core::rank_state::parked)
+          s.ranks[m.rank.rank] = nullptr; // its actor is dead
+        abort_ghosts(self, m.rank.rank, m.epoch, std::move(ghosts));
         if (!handles.empty())
           self->send(s.manager, rank_lost{m.rank, m.epoch, std::move(handles), m.cause});
       },
@@ -241,10 +269,13 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
       [=](restore_ledger& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
-        if (m.legs.empty() && s.waiting_legs.empty())
+        if (m.legs.empty() && m.ended.empty() && s.waiting_legs.empty())
           return;
         for (auto& leg : m.legs)
           s.waiting_legs.push_back(std::move(leg));
+        for (auto& leg : m.ended)
+          s.waiting_ended.push_back(std::move(leg));
+        s.waiting_aborts_until = m.aborts_until;
         if (!s.settling) {
           s.settling = true; // nothing to wait for
           settle(self);
@@ -256,6 +287,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         if (s.settling && s.manager != nullptr) {
           // Orders of the manager that died are void; what it had placed is restored only to be ended below.
           s.waiting_orders.clear();
+          s.waiting_aborts_until = 0;
           settle(self);
         }
         s.manager = caf::actor_cast<request_manager_actor>(m.handle);

@@ -6,6 +6,7 @@
 #include "messages/dp_rank.hpp"
 #include "messages/request_manager.hpp"
 
+#include <map>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -40,12 +41,15 @@ struct dp_controller_state {
   std::vector<core::rank_epoch> epochs;
   std::vector<bool> told_idle; // by rank number: the last outstanding_work said 0
   std::unordered_map<core::request_handle, charged_leg> legs;
+  std::map<std::uint16_t, std::vector<std::string>> ghosts; // by rank without an actor: rids that its engine may run
   handler_stats stats;
 
   // Until all expected ranks are back: what has to wait. Bounded by what RequestManager lets in flight.
   bool settling = false;
   std::size_t announced = 0;
   std::vector<core::leg_record> waiting_legs;
+  std::vector<core::leg_record> waiting_ended;
+  std::uint64_t waiting_aborts_until = 0;
   std::vector<pool_orders> waiting_orders;
 };
 

@@ -150,26 +150,26 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
         std::optional<core::bootstrap_info> bootstrap;
         if (m.has_bootstrap)
           bootstrap = m.bootstrap;
-        const auto result = s.config.link->send(s.config.id, m.epoch, core::frame_kind::add,
-                                                s.layout->encode_add(*m.request, rid, bootstrap));
+        const auto result = s.config.link->send(
+            s.config.id, m.epoch,
+            {core::frame_kind::add, s.layout->encode_add(*m.request, rid, bootstrap), m.request->received_at});
         if (result != core::send_result::queued)
           return fail(std::string{core::to_string(result)});
-        if (s.config.on_dispatched && m.request->received_at != core::timestamp{})
-          s.config.on_dispatched(self->clock().now() - m.request->received_at);
       },
       [=](const abort_order& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
         if (!m.engine_rids.empty())
-          s.config.link->send(s.config.id, m.epoch, core::frame_kind::abort, wire::sglang::encode_abort(m.engine_rids));
+          s.config.link->send(s.config.id, m.epoch,
+                              {core::frame_kind::abort, wire::sglang::encode_abort(m.engine_rids), {}});
       },
       [=](const ghost_requests& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
         // Under its present epoch: if the same process is back, it still runs them; a new process ignores unknown rids.
         if (!m.engine_rids.empty())
-          s.config.link->send(s.config.id, s.machine->epoch(), core::frame_kind::abort,
-                              wire::sglang::encode_abort(m.engine_rids));
+          s.config.link->send(s.config.id, s.machine->epoch(),
+                              {core::frame_kind::abort, wire::sglang::encode_abort(m.engine_rids), {}});
         if (!s.waiting_for_ghosts)
           return;
         s.waiting_for_ghosts = false;

@@ -19,11 +19,8 @@ struct dp_rank_config {
   std::string pool_name;
   core::rank_timing timing;
   core::rank_link* link = nullptr; ///< outlives the actor system
-  core::duration tick = std::chrono::milliseconds{250};
   /// How long a returning rank waits for the controller to say what it still runs.
   core::duration ghosts_wait_max = std::chrono::seconds{1};
-  /// Told of each request that was put into the link's queue: how long ago the front took it. From any worker thread.
-  std::function<void(core::duration)> on_dispatched;
 };
 
 struct dp_rank_state {
@@ -35,7 +32,6 @@ struct dp_rank_state {
   std::optional<wire::sglang::request_layout> layout;
   core::rank_announcement announcement;
   outstanding_work outstanding;
-  bool ticking = false;
   bool announced = false; // the controller counts on us under announcement.epoch
   bool ever_ready = false;
   bool waiting_for_ghosts = false;

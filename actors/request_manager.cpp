@@ -31,6 +31,7 @@ void flush(self_ptr self) {
     message.ends = std::move(orders.ends);
     message.places = std::move(orders.places);
     message.commits = std::move(orders.commits);
+    message.aborts_until = orders.aborts_until;
     self->send(st.controllers[pool], std::move(message));
   }
   if (fx.has_progress && st.controllers[fx.progress.rank.pool] != nullptr)
@@ -99,6 +100,10 @@ request_manager_actor::behavior_type request_manager(self_ptr self, request_mana
         timer t{self, self->state.stats};
         self->state.table->on_dispatched(m.pool, m.handle, m.attempt);
       },
+      [=](const aborts_done& m) {
+        timer t{self, self->state.stats};
+        self->state.table->on_aborts_done(m.pool, m.until);
+      },
       [=](const rank_lost& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
@@ -111,9 +116,9 @@ request_manager_actor::behavior_type request_manager(self_ptr self, request_mana
         if (m.pool >= s.controllers.size())
           return;
         s.controllers[m.pool] = caf::actor_cast<dp_controller_actor>(m.handle);
-        restore_ledger restore;
-        restore.legs = s.table->on_controller_restarted(m.pool, s.effects);
-        self->send(s.controllers[m.pool], std::move(restore));
+        auto records = s.table->on_controller_restarted(m.pool, s.effects);
+        self->send(s.controllers[m.pool],
+                   restore_ledger{std::move(records.legs), std::move(records.ended), records.aborts_until});
         flush(self);
       },
       [=](end_all_atom) {

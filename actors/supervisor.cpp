@@ -142,7 +142,6 @@ void start_rank(self_ptr self, core::rank_id id) {
   config.pool_name = st.config.pools[id.pool].name;
   config.timing = st.config.rank_timing;
   config.link = st.config.link;
-  config.on_dispatched = st.config.on_dispatched;
   auto handle = self->spawn(dp_rank, std::move(config));
   adopt(self, key, handle);
   if (handle_of<dp_controller_actor>(self, controller_key(id.pool)))

@@ -39,8 +39,6 @@ struct supervisor_config {
   std::uint64_t seed = 1;
   /// A child without which the node cannot work is beyond its limit: the process must end. Called once.
   std::function<void(std::string reason)> on_fatal;
-  /// Handed to every DPRank: see dp_rank_config.
-  std::function<void(core::duration)> on_dispatched;
 };
 
 struct supervisor_state {

@@ -13,11 +13,12 @@ struct pool_orders {
   std::vector<core::end_order> ends;
   std::vector<core::place_order> places;
   std::vector<core::commit_order> commits;
+  std::uint64_t aborts_until = 0; ///< not 0: answer with aborts_done when the ends are carried out
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, pool_orders& x) {
-  return f(caf::meta::type_name("pool_orders"), x.releases, x.ends, x.places, x.commits);
+  return f(caf::meta::type_name("pool_orders"), x.releases, x.ends, x.places, x.commits, x.aborts_until);
 }
 
 /// LoadForwarder -> DPController: the newest reports of the ranks whose slot changed. Best effort.
@@ -69,11 +70,13 @@ typename Inspector::result_type inspect(Inspector& f, dispatch_failed& x) {
 /// RequestManager -> DPController after a restart of either: everything that is placed in this pool.
 struct restore_ledger {
   std::vector<core::leg_record> legs;
+  std::vector<core::leg_record> ended; ///< whose abort the controller before may not have sent
+  std::uint64_t aborts_until = 0;      ///< as in pool_orders
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, restore_ledger& x) {
-  return f(caf::meta::type_name("restore_ledger"), x.legs);
+  return f(caf::meta::type_name("restore_ledger"), x.legs, x.ended, x.aborts_until);
 }
 
 /// Answer to list_atom.

@@ -56,6 +56,17 @@ typename Inspector::result_type inspect(Inspector& f, leg_dispatched& x) {
   return f(caf::meta::type_name("leg_dispatched"), x.pool, x.handle, x.attempt);
 }
 
+/// DPController -> RequestManager: aborts numbered up to `until` were passed on to their ranks.
+struct aborts_done {
+  std::uint16_t pool = 0;
+  std::uint64_t until = 0;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, aborts_done& x) {
+  return f(caf::meta::type_name("aborts_done"), x.pool, x.until);
+}
+
 /// DPController -> RequestManager: what a rank held when it went down.
 struct rank_lost {
   core::rank_id rank;
@@ -94,6 +105,7 @@ using request_manager_actor = caf::typed_actor<
     caf::reacts_to<core::output_batch>,
     // A controller's answers to orders.
     caf::reacts_to<core::placement>, caf::reacts_to<core::refusal>, caf::reacts_to<leg_dispatched>,
+    caf::reacts_to<aborts_done>,
     // A rank went down with these legs.
     caf::reacts_to<rank_lost>,
     // A controller was (re)started: it is told what is placed, and what it may have missed is ordered again.

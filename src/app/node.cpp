@@ -156,6 +156,7 @@ class node::impl {
     };
     callbacks.on_load_report = [this] { doorbell_.ring(); };
     callbacks.now = [this] { return clock_.now(); };
+    callbacks.on_dispatched = [this](core::duration d) { dispatch_seconds_.Observe(core::to_seconds(d)); };
     hub_ = std::make_unique<io::engine_hub>(std::move(hub), std::move(callbacks), board_);
 
     intake_ = std::make_unique<actor_intake>(
@@ -261,7 +262,6 @@ class node::impl {
     c.directory = directory_;
     c.load_forwarding = config_.load_forwarding;
     c.seed = std::random_device{}();
-    c.on_dispatched = [this](core::duration d) { dispatch_seconds_.Observe(core::to_seconds(d)); };
     c.on_fatal = [this](std::string reason) {
       spdlog::critical("event=node_fatal cause=\"{}\"", reason);
       const std::lock_guard guard{mutex_};

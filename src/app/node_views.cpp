@@ -228,6 +228,8 @@ std::string metrics_text(const metrics_input& in) {
   f.counter("rankwise_outputs_dropped_total", dropped, number(c.outputs_of_old_epochs), {{"kind", "old_epoch"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(c.outputs_of_old_attempts), {{"kind", "old_attempt"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.unknown_rids), {{"kind", "unknown_rid"}});
+  f.counter("rankwise_aborts_forgotten_total", "Aborts that no controller acknowledged, dropped for want of room",
+            number(c.aborts_forgotten));
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.frames_of_closed_links),
             {{"kind", "closed_link"}});
 

@@ -75,6 +75,10 @@ void history_checker::record(const history_event& event) noexcept {
     stream.ended = true;
     if (stream.accepted)
       ++ended_;
+    if (event.ended_as == outcome_kind::completed)
+      for (const auto& [number, each] : stream.samples)
+        if (each.placed && !each.finished)
+          violation(event, "completed while sample " + std::to_string(number) + " was not");
     break;
   }
 }

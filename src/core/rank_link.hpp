@@ -22,13 +22,20 @@ enum class send_result : std::uint8_t {
 /// What kind of frame this is, on the dial-in wire's first byte.
 enum class frame_kind : std::uint8_t { add = 0, abort = 1, control = 2 };
 
+/// One frame pair towards an engine.
+struct rank_frame {
+  frame_kind kind = frame_kind::add;
+  std::string payload;
+  timestamp accepted_at{}; ///< of an add: when a front had read its request; the clock's origin = not known
+};
+
 class rank_link {
  public:
   virtual ~rank_link() = default;
 
   /// Queue one frame pair for a rank. Never blocks. Aborts and control frames have a reserve of their own, so that a
   /// full queue of requests does not keep them out; order among the frames of one rank is kept.
-  virtual send_result send(rank_id rank, rank_epoch epoch, frame_kind kind, std::string payload) noexcept = 0;
+  virtual send_result send(rank_id rank, rank_epoch epoch, rank_frame frame) noexcept = 0;
 
   /// When the rank's link last brought an output; the clock's origin when it never did.
   [[nodiscard]] virtual timestamp last_output(rank_id rank) const noexcept = 0;

@@ -10,6 +10,7 @@ void request_effects::clear() {
     pool.commits.clear();
     pool.releases.clear();
     pool.ends.clear();
+    pool.aborts_until = 0;
   }
   out = stream_batch{};
   progress = batch_progress{};
@@ -194,8 +195,17 @@ void request_table::mint_room(slot& s) {
 
 void request_table::on_placement(const placement& p, timestamp now, request_effects& fx) {
   auto* s = find(p.handle);
-  if (s == nullptr || s->attempt != p.attempt)
-    return; // ended or moved on meanwhile; its end was sent behind the order that this answers
+  if (s == nullptr || s->attempt != p.attempt) {
+    // Ended or moved on meanwhile; its end was sent behind the order that this answers.
+    for (auto& open : open_aborts_[p.rank.pool].entries) {
+      if (open.leg.handle == p.handle && open.leg.attempt == p.attempt) {
+        open.leg.rank = p.rank;
+        open.leg.epoch = p.epoch;
+        open.placed = true;
+      }
+    }
+    return;
+  }
   auto* l = leg_in(*s, p.rank.pool);
   if (l == nullptr || l->state != leg_state::placing)
     return;
@@ -292,14 +302,35 @@ void request_table::end_legs(request_handle handle, slot& s, bool abort, request
       auto& generated = generated_on(l.pool, l.rank);
       generated -= std::min<std::uint64_t>(generated, s.next_index);
     }
-    const bool placing = l.state == leg_state::placing;
-    l.state = leg_state::ended;
     auto& orders = fx.pools[l.pool];
     // Ends are carried out before places: an order that has not left yet is taken back, its end would come too early.
-    if (placing && std::erase_if(orders.places, [&](const place_order& o) { return o.handle == handle; }) != 0)
-      continue;
-    orders.ends.push_back({handle, abort});
+    if (l.state != leg_state::placing ||
+        std::erase_if(orders.places, [&](const place_order& o) { return o.handle == handle; }) == 0) {
+      orders.ends.push_back({handle, abort});
+      if (abort)
+        expect_abort(handle, s, l, fx);
+    }
+    l.state = leg_state::ended;
   }
+}
+
+// A leg that no engine can have been told of needs no abort: one that was only reserved, or is being reserved.
+void request_table::expect_abort(request_handle handle, const slot& s, const leg& l, request_effects& fx) {
+  if (l.state == leg_state::reserved || (l.state == leg_state::placing && options_.pools.pairs()))
+    return;
+  auto& open = open_aborts_[l.pool];
+  if (open.entries.size() >= options_.streams_max) {
+    open.entries.pop_front();
+    ++counts_.aborts_forgotten;
+  }
+  open.entries.push_back({++open.last_number, record_of(handle, s, l), l.state != leg_state::placing});
+  fx.pools[l.pool].aborts_until = open.last_number;
+}
+
+void request_table::on_aborts_done(std::uint16_t pool, std::uint64_t until) {
+  auto& entries = open_aborts_[pool].entries;
+  while (!entries.empty() && entries.front().number <= until)
+    entries.pop_front();
 }
 
 void request_table::end_stream(stream_id id, outcome why, timestamp now, request_effects& fx) {
@@ -527,8 +558,22 @@ void request_table::on_token_output(request_handle handle, slot& s, const output
 
 // -- restarts and views ----------------------------------------------------------------------------------------------
 
-std::vector<leg_record> request_table::on_controller_restarted(std::uint16_t pool, request_effects& fx) {
-  std::vector<leg_record> records;
+leg_record request_table::record_of(request_handle handle, const slot& s, const leg& l) const {
+  leg_record r;
+  r.handle = handle;
+  r.attempt = s.attempt;
+  r.sample = s.sample;
+  r.rank = {l.pool, l.rank};
+  r.epoch = l.epoch;
+  r.held = l.state == leg_state::reserved || l.state == leg_state::committed;
+  r.prefilled = l.prefilled;
+  r.released = l.released;
+  r.request = s.request;
+  return r;
+}
+
+request_table::restart_records request_table::on_controller_restarted(std::uint16_t pool, request_effects& fx) {
+  restart_records records;
   for (auto& s : slots_) {
     if (s.generation == 0)
       continue;
@@ -540,20 +585,15 @@ std::vector<leg_record> request_table::on_controller_restarted(std::uint16_t poo
       fx.pools[pool].places.push_back(place_order_of(handle, s));
       continue;
     }
-    leg_record r;
-    r.handle = handle;
-    r.attempt = s.attempt;
-    r.sample = s.sample;
-    r.rank = {pool, l->rank};
-    r.epoch = l->epoch;
-    r.held = l->state == leg_state::reserved || l->state == leg_state::committed;
-    r.prefilled = l->prefilled;
-    r.released = l->released;
-    r.request = s.request;
-    records.push_back(std::move(r));
+    records.legs.push_back(record_of(handle, s, *l));
     if (l->state == leg_state::committed)
       fx.pools[pool].commits.push_back(commit_order_of(handle, s));
   }
+  const auto& open = open_aborts_[pool];
+  for (const auto& entry : open.entries)
+    if (entry.placed)
+      records.ended.push_back(entry.leg);
+  records.aborts_until = open.entries.empty() ? 0 : open.last_number;
   return records;
 }
 

@@ -28,10 +28,9 @@ class fake_link final : public core::rank_link {
     core::frame_kind kind = core::frame_kind::add;
     std::string payload;
   };
-  core::send_result send(core::rank_id rank, core::rank_epoch epoch, core::frame_kind kind,
-                         std::string payload) noexcept override {
+  core::send_result send(core::rank_id rank, core::rank_epoch epoch, core::rank_frame sent) noexcept override {
     if (result == core::send_result::queued)
-      frames.push_back({rank, epoch, kind, std::move(payload)});
+      frames.push_back({rank, epoch, sent.kind, std::move(sent.payload)});
     return result;
   }
   [[nodiscard]] core::timestamp last_output(core::rank_id) const noexcept override { return last; }

@@ -192,6 +192,25 @@ TEST_F(node, a_crashed_controller_rebuilds_its_ledger_and_nothing_is_lost_or_pla
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
+TEST_F(node, a_cancel_while_the_controller_is_away_still_reaches_the_engine_once) {
+  start();
+  submit(1, "a");
+  submit(2, "stays");
+  output(only_add("a"), {1});
+  crash("dp_controller");
+  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  settle();
+  EXPECT_EQ(frames(frame_kind::abort), 0u);
+  advance(1s);
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+  EXPECT_THAT(link.frames.back().payload, HasSubstr("a~"));
+  EXPECT_EQ(pool().charges, 1u);
+  crash("dp_controller");
+  advance(1s);
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
 TEST_F(node, a_rank_that_is_lost_while_the_controller_is_away_loses_nothing_silently) {
   start(2);
   submit(1, "placed");
@@ -261,6 +280,23 @@ TEST_F(node, a_rank_actor_that_crashes_too_often_is_parked_and_its_rank_gets_no_
   EXPECT_FALSE(children().degraded);
   EXPECT_EQ(pool().ranks_up, 2u);
   EXPECT_THAT(fatal, IsEmpty());
+}
+
+TEST_F(node, what_the_engine_of_a_parked_rank_still_runs_is_aborted_when_its_actor_is_back) {
+  start();
+  submit(1, "a");
+  output(only_add("a"), {1});
+  for (int i = 0; i < 6; ++i) {
+    crash("dp_rank");
+    advance(500ms);
+  }
+  ASSERT_EQ(sink.outcomes[1].size(), 1u);
+  EXPECT_EQ(sink.outcomes[1][0].reason, core::failure::rank_lost);
+  EXPECT_EQ(frames(frame_kind::abort), 0u);
+  advance(30s);
+  EXPECT_EQ(pool().ranks_up, 1u);
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+  EXPECT_THAT(history.violations(), IsEmpty());
 }
 
 TEST_F(node, a_crashed_request_manager_fails_every_stream_and_tells_the_engines) {

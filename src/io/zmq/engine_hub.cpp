@@ -101,19 +101,19 @@ class engine_hub::impl {
   // -- called from any thread
   // ------------------------------------------------------------------------------------------
 
-  core::send_result send(core::rank_id id, core::rank_epoch epoch, core::frame_kind kind, std::string payload) {
+  core::send_result send(core::rank_id id, core::rank_epoch epoch, core::rank_frame frame) {
     const auto endpoint = find(id);
     if (!endpoint || endpoint->closed || endpoint->epoch.load() != epoch)
       return core::send_result::unknown_link;
     {
       const std::lock_guard guard{endpoint->mutex};
       // Aborts and control frames are small and must get through: the caps are for requests.
-      if (kind == core::frame_kind::add) {
+      if (frame.kind == core::frame_kind::add) {
         if (endpoint->queued_requests >= options_.send_queue_requests_max) {
           ++counters_.send_queue_full;
           return core::send_result::queue_full_requests;
         }
-        if (endpoint->queued_bytes + payload.size() > options_.send_queue_bytes_max) {
+        if (endpoint->queued_bytes + frame.payload.size() > options_.send_queue_bytes_max) {
           ++counters_.send_queue_full;
           return core::send_result::queue_full_bytes;
         }
@@ -122,8 +122,8 @@ class engine_hub::impl {
         ++counters_.send_queue_full;
         return core::send_result::queue_full_requests;
       }
-      endpoint->queued_bytes += payload.size();
-      endpoint->queue.push_back({kind, std::move(payload)});
+      endpoint->queued_bytes += frame.payload.size();
+      endpoint->queue.push_back(std::move(frame));
     }
     {
       const std::lock_guard guard{mutex_};
@@ -475,30 +475,36 @@ class engine_hub::impl {
   }
 
   bool drain(rank_endpoint& e) {
-    for (;;) {
-      rank_endpoint::frame frame;
-      {
-        const std::lock_guard guard{e.mutex};
-        if (e.queue.empty())
-          return true;
-        if (e.lost)
-          return false;
-        frame = std::move(e.queue.front());
-        e.queue.pop_front();
-      }
-      if (!transmit(e, frame)) {
-        const std::lock_guard guard{e.mutex};
-        e.queue.push_front(std::move(frame));
-        return false;
-      }
+    std::deque<core::rank_frame> frames;
+    {
       const std::lock_guard guard{e.mutex};
-      e.queued_bytes -= std::min<std::uint64_t>(e.queued_bytes, frame.payload.size());
-      if (frame.kind == core::frame_kind::add && e.queued_requests > 0)
-        --e.queued_requests;
+      if (e.queue.empty())
+        return true;
+      if (e.lost)
+        return false;
+      frames.swap(e.queue);
     }
+    std::uint32_t requests = 0;
+    std::uint64_t bytes = 0;
+    for (; !frames.empty() && transmit(e, frames.front()); frames.pop_front()) {
+      const auto& frame = frames.front();
+      bytes += frame.payload.size();
+      if (frame.kind != core::frame_kind::add)
+        continue;
+      ++requests;
+      if (callbacks_.on_dispatched && frame.accepted_at != core::timestamp{})
+        callbacks_.on_dispatched(callbacks_.now() - frame.accepted_at);
+    }
+    const std::lock_guard guard{e.mutex};
+    e.queued_requests -= requests;
+    e.queued_bytes -= bytes;
+    if (frames.empty())
+      return e.queue.empty();
+    e.queue.insert(e.queue.begin(), std::make_move_iterator(frames.begin()), std::make_move_iterator(frames.end()));
+    return false;
   }
 
-  bool transmit(rank_endpoint& e, const rank_endpoint::frame& frame) {
+  bool transmit(rank_endpoint& e, const core::rank_frame& frame) {
     const auto type = static_cast<std::uint8_t>(frame.kind);
     constexpr auto more = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
     try {
@@ -740,9 +746,8 @@ std::size_t engine_hub::board_slots(const engine_hub_options& options) noexcept 
   return slots;
 }
 
-core::send_result engine_hub::send(core::rank_id rank, core::rank_epoch epoch, core::frame_kind kind,
-                                   std::string payload) noexcept {
-  return impl_->send(rank, epoch, kind, std::move(payload));
+core::send_result engine_hub::send(core::rank_id rank, core::rank_epoch epoch, core::rank_frame frame) noexcept {
+  return impl_->send(rank, epoch, std::move(frame));
 }
 
 core::timestamp engine_hub::last_output(core::rank_id rank) const noexcept {

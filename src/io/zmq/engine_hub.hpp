@@ -44,6 +44,8 @@ struct engine_hub_callbacks {
   /// The load board wants its reader woken. Not called for pools of one rank.
   std::function<void()> on_load_report;
   std::function<core::timestamp()> now;
+  /// A request was handed to ZeroMQ, this long after a front had read it.
+  std::function<void(core::duration)> on_dispatched;
 };
 
 /// Counts since the start; readable from any thread.
@@ -82,8 +84,7 @@ class engine_hub final : public core::rank_link {
   [[nodiscard]] std::size_t board_slot(core::rank_id rank) const noexcept;
   [[nodiscard]] static std::size_t board_slots(const engine_hub_options& options) noexcept;
 
-  core::send_result send(core::rank_id rank, core::rank_epoch epoch, core::frame_kind kind,
-                         std::string payload) noexcept override;
+  core::send_result send(core::rank_id rank, core::rank_epoch epoch, core::rank_frame frame) noexcept override;
   [[nodiscard]] core::timestamp last_output(core::rank_id rank) const noexcept override;
   void close(core::rank_id rank, core::rank_epoch epoch) noexcept override;
 

@@ -17,11 +17,6 @@ namespace rankwise::io {
 /// One incarnation of one rank: its two endpoints and the queue towards it. The sender thread owns `input` and
 /// `monitor`, the receiver thread owns `output`; the queue is shared.
 struct rank_endpoint {
-  struct frame {
-    core::frame_kind kind = core::frame_kind::add;
-    std::string payload;
-  };
-
   core::rank_id id;
   std::atomic<core::rank_epoch> epoch{0};
   std::string identity;
@@ -40,7 +35,7 @@ struct rank_endpoint {
   std::uint64_t report_sequence = 0; // receiver thread
 
   std::mutex mutex;
-  std::deque<frame> queue;
+  std::deque<core::rank_frame> queue;
   std::uint32_t queued_requests = 0;
   std::uint64_t queued_bytes = 0;
 };

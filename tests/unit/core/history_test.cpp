@@ -64,6 +64,7 @@ TEST_F(history, a_gap_is_caught) {
 
 TEST_F(history, a_token_after_the_outcome_is_caught) {
   begin();
+  say(history_kind::finished);
   say(history_kind::outcome);
   tokens(2, 1);
   EXPECT_THAT(checker.violations(), ElementsAre(HasSubstr("tokens after the outcome")));
@@ -100,6 +101,7 @@ TEST_F(history, a_token_of_an_old_attempt_or_another_rank_is_caught) {
 
 TEST_F(history, two_outcomes_are_caught) {
   begin();
+  say(history_kind::finished);
   say(history_kind::outcome);
   say(history_kind::outcome);
   EXPECT_THAT(checker.violations(), ElementsAre(HasSubstr("outcome after the outcome")));
@@ -138,6 +140,14 @@ TEST_F(history, a_refusal_after_acceptance_and_an_outcome_without_it_are_caught)
   e.ended_as = outcome_kind::refused;
   other.record(e);
   EXPECT_THAT(other.violations(), ElementsAre(HasSubstr("refused after")));
+}
+
+TEST_F(history, a_stream_that_completes_with_an_unfinished_sample_is_caught) {
+  say(history_kind::accepted);
+  say(history_kind::placed);
+  tokens(0, 2);
+  say(history_kind::outcome); // completed
+  EXPECT_THAT(checker.violations(), ElementsAre(HasSubstr("completed while sample 0 was not")));
 }
 
 TEST_F(history, a_stream_that_was_refused_at_once_is_right) {

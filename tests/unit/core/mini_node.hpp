@@ -182,8 +182,11 @@ class mini_node {
     for (std::uint16_t r = 0; r < ranks; ++r)
       controllers[pool]->rank_up(up(pool, r, 1, ranks), now);
     const auto records = table.on_controller_restarted(pool, fx);
-    const auto lost = controllers[pool]->restore(records, now);
-    for (const auto& r : records) {
+    const auto lost = controllers[pool]->restore(records.legs, now);
+    for (const auto& r : records.ended)
+      engine_aborts.emplace_back(pool, r.handle);
+    table.on_aborts_done(pool, records.aborts_until);
+    for (const auto& r : records.legs) {
       placement p;
       p.handle = r.handle;
       p.attempt = r.attempt;
@@ -256,6 +259,7 @@ class mini_node {
         to.commits.insert(to.commits.end(), from.commits.begin(), from.commits.end());
         to.releases.insert(to.releases.end(), from.releases.begin(), from.releases.end());
         to.ends.insert(to.ends.end(), from.ends.begin(), from.ends.end());
+        to.aborts_until = std::max(to.aborts_until, from.aborts_until);
       }
       fx.clear();
       for (const auto& e : out.events) {
@@ -298,6 +302,7 @@ class mini_node {
         engine_aborts.emplace_back(p, end.handle);
       legs[p].erase(found);
     }
+    table.on_aborts_done(p, work.aborts_until);
     for (const auto& order : work.places) {
       auto answer = controller.place(order, now);
       if (auto* refused = std::get_if<refusal>(&answer)) {

@@ -400,6 +400,63 @@ TEST(request_table, a_restarted_controller_learns_what_is_placed_and_gets_the_or
   expect_clean(n);
 }
 
+TEST(request_table, a_restarted_controller_learns_of_aborts_that_it_missed_and_of_no_others) {
+  auto n = mini_node::unified(2);
+  n.submit(1, make_request("told"));
+  n.submit(2, make_request("missed"));
+  n.table.cancel(1, failure::client_cancelled, n.now, n.fx);
+  n.pump();
+  EXPECT_EQ(n.aborts_of(n.sent[0].handle), 1u);
+  n.table.cancel(2, failure::client_cancelled, n.now, n.fx);
+  n.fx.clear(); // the order dies with the controller
+  n.restart_controller(0, 2);
+  EXPECT_EQ(n.aborts_of(n.sent[0].handle), 1u);
+  EXPECT_EQ(n.aborts_of(n.sent[1].handle), 1u);
+  n.restart_controller(0, 2); // it was acknowledged
+  EXPECT_EQ(n.aborts_of(n.sent[1].handle), 1u);
+  EXPECT_EQ(n.charges(), 0u);
+  expect_clean(n);
+}
+
+TEST(request_table, a_placement_that_comes_after_its_cancel_tells_where_to_abort) {
+  auto n = mini_node::unified(1);
+  n.hold_orders();
+  n.submit(1, make_request("late"));
+  const auto order = n.pending[0].places.at(0);
+  n.pending[0] = {};
+  const auto placed = std::get<placement>(n.controllers[0]->place(order, n.now)); // and sent to the engine
+  n.table.cancel(1, failure::client_cancelled, n.now, n.fx);
+  n.fx.clear();
+  EXPECT_THAT(n.table.on_controller_restarted(0, n.fx).ended, IsEmpty()); // nobody knows where it is
+  n.table.on_placement(placed, n.now, n.fx);
+  const auto records = n.table.on_controller_restarted(0, n.fx);
+  ASSERT_EQ(records.ended.size(), 1u);
+  EXPECT_EQ(records.ended[0].rank, placed.rank);
+  EXPECT_EQ(records.ended[0].epoch, placed.epoch);
+}
+
+TEST(request_table, unacknowledged_aborts_are_bounded_and_what_is_forgotten_is_counted) {
+  request_table_options options;
+  options.pools.unified = 0;
+  options.streams_max = 2;
+  request_table table{options};
+  request_effects fx;
+  fx.pools.resize(1);
+  for (stream_id id = 1; id <= 3; ++id) {
+    table.submit(id, std::make_shared<const generate_request>(make_request("r" + std::to_string(id))), test::at_ms(0),
+                 fx);
+    placement p;
+    p.handle = fx.pools[0].places.at(0).handle;
+    fx.clear();
+    table.on_placement(p, test::at_ms(0), fx);
+    table.cancel(id, failure::client_cancelled, test::at_ms(0), fx);
+    EXPECT_EQ(fx.pools[0].aborts_until, id);
+    fx.clear();
+  }
+  EXPECT_EQ(table.counts().aborts_forgotten, 1u);
+  EXPECT_EQ(table.on_controller_restarted(0, fx).ended.size(), 2u);
+}
+
 TEST(request_table, a_restarted_controller_of_a_pair_commits_what_was_only_reserved) {
   auto n = mini_node::pairs(2);
   n.hold_orders();

@@ -92,6 +92,7 @@ core::request_counts some_counts() {
   c.outputs_of_old_epochs = 11;
   c.outputs_of_old_attempts = 12;
   c.by_failure[core::failure_count - 1] = 13;
+  c.aborts_forgotten = 14;
   return c;
 }
 
@@ -203,6 +204,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   check("placement", placed);
   check("refusal", core::refusal{1, 2, 3, core::failure::rank_queue_full, true, "full"});
   check("leg_dispatched", leg_dispatched{1, 2, 3});
+  check("aborts_done", aborts_done{1, 2});
   check("rank_lost", rank_lost{{1, 2}, 3, {4, 5}, "killed"});
   check("peer_changed", peer_changed{"dp_controller", 1, nullptr, 2});
 
@@ -224,6 +226,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   orders.ends = {{2, true}};
   orders.places = {{3, 1, 2, true, full_request()}};
   orders.commits = {{4, {"host", 1, 2}}};
+  orders.aborts_until = 5;
   check("pool_orders", orders);
   check("batch_progress", core::batch_progress{{1, 2}, 3, {4}, {5}, 6});
   check("load_update", load_update{{a_report()}});
@@ -246,7 +249,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   leg.epoch = 6;
   leg.held = leg.prefilled = leg.released = true;
   leg.request = full_request();
-  check("restore_ledger", restore_ledger{{leg}});
+  check("restore_ledger", restore_ledger{{leg}, {leg}, 9});
   check("pool_view", a_pool_view());
 
   link_event event;
@@ -283,7 +286,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   snapshot.degraded_reason = "parked";
   snapshot.silent = {"dp_rank decode/3"};
   check("node_snapshot", snapshot);
-  EXPECT_EQ(written().size(), 29u) << "as many as there are type ids";
+  EXPECT_EQ(written().size(), 30u) << "as many as there are type ids";
 }
 
 TEST_F(golden_bytes, a_request_comes_back_whole) {
