@@ -1,13 +1,12 @@
 #include "io/zmq/engine_hub.hpp"
 
+#include "io/zmq/descriptor_poll.hpp"
 #include "io/zmq/rank_endpoint.hpp"
 #include "wire/sglang/engine_rid.hpp"
 #include "wire/sglang/handshake.hpp"
 #include "wire/sglang/output_codec.hpp"
 
 #include <spdlog/spdlog.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -20,35 +19,6 @@ namespace {
 
 using endpoint_ptr = std::shared_ptr<rank_endpoint>;
 namespace sg = wire::sglang;
-
-/// An eventfd that wakes a poll.
-class wake_up {
- public:
-  wake_up() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    if (fd_ < 0)
-      throw std::runtime_error("eventfd: out of file descriptors");
-  }
-  ~wake_up() { ::close(fd_); }
-  wake_up(const wake_up&) = delete;
-  wake_up& operator=(const wake_up&) = delete;
-
-  void raise() noexcept {
-    if (pending_.exchange(true, std::memory_order_seq_cst))
-      return;
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(fd_, &one, sizeof one);
-  }
-  void lower() noexcept {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto read = ::read(fd_, &count, sizeof count);
-    pending_.store(false, std::memory_order_seq_cst);
-  }
-  [[nodiscard]] zmq::pollitem_t item() const { return {nullptr, fd_, ZMQ_POLLIN, 0}; }
-
- private:
-  int fd_;
-  std::atomic<bool> pending_{false};
-};
 
 std::string_view view(const zmq::message_t& m) {
   return {static_cast<const char*>(m.data()), m.size()};
@@ -103,29 +73,25 @@ class engine_hub::impl {
 
   core::send_result send(core::rank_id id, core::rank_epoch epoch, core::rank_frame frame) {
     const auto endpoint = find(id);
-    if (!endpoint || endpoint->closed || endpoint->epoch.load() != epoch)
+    if (!endpoint)
       return core::send_result::unknown_link;
+    bool input_to_read = false;
     {
       const std::lock_guard guard{endpoint->mutex};
-      // Aborts and control frames are small and must get through: the caps are for requests.
-      if (frame.kind == core::frame_kind::add) {
-        if (endpoint->queued_requests >= options_.send_queue_requests_max) {
-          ++counters_.send_queue_full;
-          return core::send_result::queue_full_requests;
-        }
-        if (endpoint->queued_bytes + frame.payload.size() > options_.send_queue_bytes_max) {
-          ++counters_.send_queue_full;
-          return core::send_result::queue_full_bytes;
-        }
-        ++endpoint->queued_requests;
-      } else if (endpoint->queue.size() >= 4ull * options_.send_queue_requests_max) {
-        ++counters_.send_queue_full;
-        return core::send_result::queue_full_requests;
+      if (endpoint->closed || endpoint->epoch.load() != epoch)
+        return core::send_result::unknown_link;
+      if (endpoint->queue.empty() && !endpoint->lost && transmit(*endpoint, frame)) {
+        // Sending may have taken the signal of something that arrived: the sender thread would not hear of it.
+        input_to_read = (endpoint->input.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0;
+        if (!input_to_read)
+          return core::send_result::queued;
+      } else if (const auto result = enqueue(*endpoint, std::move(frame)); result != core::send_result::queued) {
+        return result;
       }
-      endpoint->queued_bytes += frame.payload.size();
-      endpoint->queue.push_back(std::move(frame));
     }
-    {
+    if (input_to_read) {
+      look_again_.store(true, std::memory_order_relaxed);
+    } else {
       const std::lock_guard guard{mutex_};
       if (std::find(dirty_.begin(), dirty_.end(), endpoint) == dirty_.end())
         dirty_.push_back(endpoint);
@@ -176,6 +142,28 @@ class engine_hub::impl {
     }
   }
 
+  // Under the endpoint's mutex. Aborts and control frames are small and must get through: the caps are for requests.
+  core::send_result enqueue(rank_endpoint& e, core::rank_frame frame) {
+    auto result = core::send_result::queued;
+    if (frame.kind != core::frame_kind::add) {
+      if (e.queue.size() >= 4ull * options_.send_queue_requests_max)
+        result = core::send_result::queue_full_requests;
+    } else if (e.queued_requests >= options_.send_queue_requests_max) {
+      result = core::send_result::queue_full_requests;
+    } else if (e.queued_bytes + frame.payload.size() > options_.send_queue_bytes_max) {
+      result = core::send_result::queue_full_bytes;
+    } else {
+      ++e.queued_requests;
+    }
+    if (result != core::send_result::queued) {
+      ++counters_.send_queue_full;
+      return result;
+    }
+    e.queued_bytes += frame.payload.size();
+    e.queue.push_back(std::move(frame));
+    return result;
+  }
+
   [[nodiscard]] endpoint_ptr find(core::rank_id id) const {
     if (id.pool >= slot_base_.size() || id.rank >= options_.pools[id.pool].ranks_max)
       return nullptr;
@@ -187,48 +175,50 @@ class engine_hub::impl {
   // -------------------------------------------------------
 
   void run_sender() {
-    std::vector<zmq::pollitem_t> items;
-    std::vector<endpoint_ptr> polled;
+    sender_poll_.add(sender_wake_.fd(), &sender_wake_);
+    for (auto& pool : pools_)
+      sender_poll_.add(pool.handshake.get(zmq::sockopt::fd), &pool);
     bool backlog = false;
+    bool more = true;
     while (running_) {
-      items.clear();
-      polled.clear();
-      items.push_back(sender_wake_.item());
-      for (auto& pool : pools_)
-        items.push_back({pool.handshake.handle(), 0, ZMQ_POLLIN, 0});
-      for (const auto& endpoint : live_) {
-        items.push_back({endpoint->input.handle(), 0, ZMQ_POLLIN, 0});
-        items.push_back({endpoint->monitor.handle(), 0, ZMQ_POLLIN, 0});
-        polled.push_back(endpoint);
+      for (const auto* owner : sender_poll_.wait(more ? 0 : backlog ? 2 : 1000)) {
+        if (owner == &sender_wake_)
+          sender_wake_.lower();
+        else
+          more = true;
       }
-      zmq::poll(items, std::chrono::milliseconds{backlog ? 2 : 1000});
-      if ((items[0].revents & ZMQ_POLLIN) != 0)
-        sender_wake_.lower();
-      const std::size_t first = 1 + pools_.size();
-      for (std::size_t i = 0; i < polled.size(); ++i) {
-        if ((items[first + 2 * i + 1].revents & ZMQ_POLLIN) != 0)
-          read_monitor(*polled[i]);
-        if ((items[first + 2 * i].revents & ZMQ_POLLIN) != 0)
-          read_registration(*polled[i]);
-      }
-      for (std::uint16_t pool = 0; pool < pools_.size(); ++pool)
-        if ((items[1 + pool].revents & ZMQ_POLLIN) != 0)
-          read_handshake(pool);
+      // What happens to these sockets is rare (a rank comes or goes): then all of them are looked at.
+      if (look_again_.exchange(false) || more)
+        more = read_all();
       carry_out_closes();
       backlog = send_queued();
+      more = more || look_again_.exchange(false);
     }
     for (auto& endpoint : live_)
       shut(*endpoint);
     live_.clear();
   }
 
-  void read_handshake(std::uint16_t pool) {
+  // True when something was left for another round.
+  bool read_all() {
+    bool more = false;
+    const auto endpoints = live_; // a HELLO changes it
+    for (const auto& endpoint : endpoints) {
+      read_monitor(*endpoint);
+      more = read_registration(*endpoint) || more;
+    }
+    for (std::uint16_t pool = 0; pool < pools_.size(); ++pool)
+      more = read_handshake(pool) || more;
+    return more;
+  }
+
+  bool read_handshake(std::uint16_t pool) {
     auto& p = pools_[pool];
     for (int i = 0; i < options_.frames_per_round_max; ++i) {
       zmq::message_t identity;
       zmq::message_t payload;
       if (!p.handshake.recv(identity, zmq::recv_flags::dontwait))
-        return;
+        return false;
       if (!identity.more())
         continue;
       [[maybe_unused]] const auto got = p.handshake.recv(payload, zmq::recv_flags::dontwait);
@@ -252,6 +242,7 @@ class engine_hub::impl {
       if (message->status == sg::handshake_status::hello)
         welcome(pool, *rank, identity);
     }
+    return true;
   }
 
   void welcome(std::uint16_t pool, std::uint16_t rank, zmq::message_t& identity) {
@@ -275,6 +266,8 @@ class engine_hub::impl {
       arriving_.push_back(endpoint);
     }
     live_.push_back(endpoint);
+    sender_poll_.add(endpoint->input.get(zmq::sockopt::fd), endpoint.get());
+    sender_poll_.add(endpoint->monitor.get(zmq::sockopt::fd), endpoint.get());
     receiver_wake_.raise();
 
     link_event event;
@@ -348,7 +341,10 @@ class engine_hub::impl {
   }
 
   void shut(rank_endpoint& e) {
+    const std::lock_guard guard{e.mutex};
     e.closed = true; // the receiver closes `output` when it sees this
+    sender_poll_.remove(e.input.get(zmq::sockopt::fd));
+    sender_poll_.remove(e.monitor.get(zmq::sockopt::fd));
     ::zmq_socket_monitor(e.input.handle(), nullptr, 0);
     e.monitor.close();
     e.input.close();
@@ -382,13 +378,11 @@ class engine_hub::impl {
       std::memcpy(&kind, event.data(), sizeof kind);
       if (kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
         e.connected = true;
-        if (e.lost && e.registered)
+        if (e.registered)
           come_back(e);
       } else if (kind == ZMQ_EVENT_DISCONNECTED && e.connected) {
         e.connected = false;
-        if (!e.lost)
-          report_lost(e, "its connection was lost");
-        e.lost = true;
+        report_lost(e, "its connection was lost");
       }
     }
   }
@@ -397,6 +391,8 @@ class engine_hub::impl {
     {
       // Whatever waits was meant for the process that is gone; its requests move or end.
       const std::lock_guard guard{e.mutex};
+      if (std::exchange(e.lost, true))
+        return;
       e.queue.clear();
       e.queued_requests = 0;
       e.queued_bytes = 0;
@@ -410,8 +406,12 @@ class engine_hub::impl {
   }
 
   void come_back(rank_endpoint& e) {
-    e.lost = false;
-    e.epoch = ++pools_[e.id.pool].next_epoch[e.id.rank];
+    {
+      const std::lock_guard guard{e.mutex};
+      if (!std::exchange(e.lost, false))
+        return;
+      e.epoch = ++pools_[e.id.pool].next_epoch[e.id.rank];
+    }
     link_event event;
     event.kind = link_event_kind::reconnected;
     event.rank = e.id;
@@ -420,18 +420,21 @@ class engine_hub::impl {
     callbacks_.on_link_event(std::move(event));
   }
 
-  void read_registration(rank_endpoint& e) {
+  bool read_registration(rank_endpoint& e) {
     for (int i = 0; i < options_.frames_per_round_max; ++i) {
       zmq::message_t identity;
       zmq::message_t payload;
-      if (!e.input.recv(identity, zmq::recv_flags::dontwait))
-        return;
-      if (!identity.more())
-        continue;
-      [[maybe_unused]] const auto got = e.input.recv(payload, zmq::recv_flags::dontwait);
-      while (payload.more())
-        if (!e.input.recv(payload, zmq::recv_flags::dontwait))
-          break;
+      {
+        const std::lock_guard guard{e.mutex};
+        if (e.closed || !e.input.recv(identity, zmq::recv_flags::dontwait))
+          return false;
+        if (!identity.more())
+          continue;
+        [[maybe_unused]] const auto got = e.input.recv(payload, zmq::recv_flags::dontwait);
+        while (payload.more())
+          if (!e.input.recv(payload, zmq::recv_flags::dontwait))
+            break;
+      }
       link_event event;
       event.rank = e.id;
       event.epoch = e.epoch.load();
@@ -459,6 +462,7 @@ class engine_hub::impl {
       }
       callbacks_.on_link_event(std::move(event));
     }
+    return true;
   }
 
   // Sends what is queued without ever waiting. True when something is left for a later round.
@@ -470,40 +474,29 @@ class engine_hub::impl {
           sending_.push_back(std::move(endpoint));
       dirty_.clear();
     }
-    std::erase_if(sending_, [this](const endpoint_ptr& e) { return e->closed || drain(*e); });
+    std::erase_if(sending_, [this](const endpoint_ptr& e) { return drain(*e); });
     return !sending_.empty();
   }
 
   bool drain(rank_endpoint& e) {
-    std::deque<core::rank_frame> frames;
-    {
-      const std::lock_guard guard{e.mutex};
-      if (e.queue.empty())
-        return true;
-      if (e.lost)
-        return false;
-      frames.swap(e.queue);
-    }
-    std::uint32_t requests = 0;
-    std::uint64_t bytes = 0;
-    for (; !frames.empty() && transmit(e, frames.front()); frames.pop_front()) {
-      const auto& frame = frames.front();
-      bytes += frame.payload.size();
-      if (frame.kind != core::frame_kind::add)
-        continue;
-      ++requests;
-      if (callbacks_.on_dispatched && frame.accepted_at != core::timestamp{})
-        callbacks_.on_dispatched(callbacks_.now() - frame.accepted_at);
-    }
     const std::lock_guard guard{e.mutex};
-    e.queued_requests -= requests;
-    e.queued_bytes -= bytes;
-    if (frames.empty())
-      return e.queue.empty();
-    e.queue.insert(e.queue.begin(), std::make_move_iterator(frames.begin()), std::make_move_iterator(frames.end()));
-    return false;
+    if (e.closed)
+      return true;
+    while (!e.queue.empty()) {
+      const auto& frame = e.queue.front();
+      if (e.lost || !transmit(e, frame))
+        return false;
+      e.queued_bytes -= frame.payload.size();
+      if (frame.kind == core::frame_kind::add)
+        --e.queued_requests;
+      e.queue.pop_front();
+    }
+    if ((e.input.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0)
+      look_again_.store(true, std::memory_order_relaxed);
+    return true;
   }
 
+  // Under the endpoint's mutex. False: not now.
   bool transmit(rank_endpoint& e, const core::rank_frame& frame) {
     const auto type = static_cast<std::uint8_t>(frame.kind);
     constexpr auto more = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
@@ -520,6 +513,8 @@ class engine_hub::impl {
         return false;
       throw;
     }
+    if (callbacks_.on_dispatched && frame.accepted_at != core::timestamp{})
+      callbacks_.on_dispatched(callbacks_.now() - frame.accepted_at);
     ++counters_.frames_sent;
     counters_.bytes_sent += frame.payload.size();
     return true;
@@ -529,57 +524,62 @@ class engine_hub::impl {
   // ---------------------------------------------------------------------------------------------------
 
   void run_receiver() {
+    descriptor_poll poll;
+    poll.add(receiver_wake_.fd(), &receiver_wake_);
     std::vector<endpoint_ptr> sources;
-    std::vector<zmq::pollitem_t> items;
-    bool stale = true;
+    std::vector<rank_endpoint*> readable; // not yet read until EAGAIN
     while (running_) {
-      if (stale) {
-        items.clear();
-        items.push_back(receiver_wake_.item());
-        for (const auto& source : sources)
-          items.push_back({source->output.handle(), 0, ZMQ_POLLIN, 0});
-        stale = false;
-      }
       if (callbacks_.may_receive && !callbacks_.may_receive()) {
         ++counters_.receive_pauses;
         std::this_thread::sleep_for(std::chrono::milliseconds{1});
         continue;
       }
-      zmq::poll(items, std::chrono::milliseconds{1000});
-      for (std::size_t i = 0; i < sources.size(); ++i)
-        if ((items[i + 1].revents & ZMQ_POLLIN) != 0)
-          read_outputs(*sources[i]);
-      if ((items[0].revents & ZMQ_POLLIN) == 0)
+      bool changed = false;
+      for (auto* owner : poll.wait(readable.empty() ? 1000 : 0)) {
+        if (owner == &receiver_wake_) {
+          changed = true;
+          continue;
+        }
+        auto* source = static_cast<rank_endpoint*>(owner);
+        if (std::find(readable.begin(), readable.end(), source) == readable.end())
+          readable.push_back(source);
+      }
+      std::erase_if(readable, [this](rank_endpoint* source) { return !read_outputs(*source); });
+      if (!changed)
         continue;
       receiver_wake_.lower();
-      {
-        const std::lock_guard guard{mutex_};
-        for (auto& endpoint : arriving_)
-          sources.push_back(std::move(endpoint));
-        arriving_.clear();
-      }
-      std::erase_if(sources, [this](const endpoint_ptr& e) {
+      std::erase_if(sources, [&](const endpoint_ptr& e) {
         if (!e->closed)
           return false;
-        e->output.close();
-        if (!options_.ipc_folder.empty())
-          std::remove(e->output_address.substr(6).c_str());
+        std::erase(readable, e.get());
+        poll.remove(e->output.get(zmq::sockopt::fd));
+        end_output(*e);
         return true;
       });
-      stale = true;
+      const std::lock_guard guard{mutex_};
+      for (auto& endpoint : arriving_) {
+        poll.add(endpoint->output.get(zmq::sockopt::fd), endpoint.get());
+        readable.push_back(endpoint.get()); // what came before the watch
+        sources.push_back(std::move(endpoint));
+      }
+      arriving_.clear();
     }
-    for (auto& source : sources) {
-      source->output.close();
-      if (!options_.ipc_folder.empty())
-        std::remove(source->output_address.substr(6).c_str());
-    }
+    for (auto& source : sources)
+      end_output(*source);
   }
 
-  void read_outputs(rank_endpoint& e) {
+  void end_output(rank_endpoint& e) {
+    e.output.close();
+    if (!options_.ipc_folder.empty())
+      std::remove(e.output_address.substr(6).c_str());
+  }
+
+  // True when something was left for another round.
+  bool read_outputs(rank_endpoint& e) {
     for (int i = 0; i < options_.frames_per_round_max; ++i) {
       zmq::message_t frame;
       if (!e.output.recv(frame, zmq::recv_flags::dontwait))
-        return;
+        return false;
       const bool multipart = frame.more();
       while (frame.more())
         if (!e.output.recv(frame, zmq::recv_flags::dontwait))
@@ -596,6 +596,7 @@ class engine_hub::impl {
       }
       take(e, view(frame));
     }
+    return true;
   }
 
   void take(rank_endpoint& e, std::string_view frame) {
@@ -706,6 +707,8 @@ class engine_hub::impl {
   std::vector<endpoint_ptr> dirty_;    // with something new to send
   std::vector<std::pair<core::rank_id, core::rank_epoch>> to_close_;
 
+  descriptor_poll sender_poll_;
+  std::atomic<bool> look_again_{false}; // the sender thread has to read its sockets, signalled or not
   wake_up sender_wake_;
   wake_up receiver_wake_;
   std::atomic<bool> running_{false};

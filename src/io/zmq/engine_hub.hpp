@@ -14,7 +14,8 @@
 #include <string>
 #include <vector>
 
-/// The engine side of a node: handshake and data sockets of every rank, on one sender and one receiver thread.
+/// The engine side of a node: handshake and data sockets of every rank. A receiver thread reads outputs; a sender
+/// thread does handshakes, and sends what could not be sent at once by the thread that had it.
 namespace rankwise::io {
 
 struct hub_pool_options {
@@ -44,7 +45,7 @@ struct engine_hub_callbacks {
   /// The load board wants its reader woken. Not called for pools of one rank.
   std::function<void()> on_load_report;
   std::function<core::timestamp()> now;
-  /// A request was handed to ZeroMQ, this long after a front had read it.
+  /// A request was handed to ZeroMQ, this long after a front had read it. On the thread that sent it.
   std::function<void(core::duration)> on_dispatched;
 };
 

@@ -14,8 +14,9 @@
 
 namespace rankwise::io {
 
-/// One incarnation of one rank: its two endpoints and the queue towards it. The sender thread owns `input` and
-/// `monitor`, the receiver thread owns `output`; the queue is shared.
+/// One incarnation of one rank: its two endpoints and the queue towards it. The sender thread owns `monitor`, the
+/// receiver thread owns `output`. `input` and the queue are used under `mutex`: whoever has something to send does it
+/// at once when nothing waits, and ZeroMQ allows a socket in several threads when a lock is between them.
 struct rank_endpoint {
   core::rank_id id;
   std::atomic<core::rank_epoch> epoch{0};
@@ -23,18 +24,18 @@ struct rank_endpoint {
   std::string input_address;
   std::string output_address;
 
-  zmq::socket_t input;   // ROUTER, the rank's DEALER connects
+  zmq::socket_t input;   // ROUTER, the rank's DEALER connects; under `mutex`
   zmq::socket_t monitor; // PAIR, events of `input`
   zmq::socket_t output;  // PULL, the rank's PUSH connects
 
   bool registered = false; // sender thread
   bool connected = false;  // sender thread
-  bool lost = false;       // sender thread: said so, and not back yet
   std::atomic<bool> closed{false};
   std::atomic<std::int64_t> last_output_ns{0};
   std::uint64_t report_sequence = 0; // receiver thread
 
   std::mutex mutex;
+  bool lost = false; // said so, and not back yet
   std::deque<core::rank_frame> queue;
   std::uint32_t queued_requests = 0;
   std::uint64_t queued_bytes = 0;
