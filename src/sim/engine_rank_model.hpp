@@ -44,7 +44,9 @@ struct engine_rank_options {
   double time_scale = 1;                 ///< this many times faster than the constants say
   double kv_transfer_base_s = 2e-3;      ///< prefill -> decode; scaled
   double kv_transfer_per_token_s = 2e-7; ///< ~5M tokens/s: 320 KB a token (llama2-70b, fp16, GQA) at 1.6 TB/s; scaled
-  double pd_wait_s = 10;                 ///< how long either leg of a pair waits for the other; scaled
+  /// How long either leg of a pair waits for the other; scaled. SGLang's default (SGLANG_DISAGGREGATION_WAITING_TIMEOUT
+  /// and _BOOTSTRAP_TIMEOUT, srt/environ.py of 0.5.23): a full prefill pool must not look like a missing partner.
+  double pd_wait_s = 300;
   misbehaviour faults;
 };
 

@@ -238,6 +238,7 @@ TEST(engine_rank_model_test, a_runner_that_comes_late_by_less_than_a_step_keeps_
 engine_rank_options role(core::pool_role role) {
   auto options = plain_options();
   options.role = role;
+  options.pd_wait_s = 10;
   return options;
 }
 
