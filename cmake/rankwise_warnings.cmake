@@ -13,6 +13,9 @@ function(rankwise_library name)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
 endfunction()
 
+# What runs under the sanitisers too: `scripts/build dev unit_and_actor_tests`, then ctest with those labels.
+add_custom_target(unit_and_actor_tests)
+
 # rankwise_test(NAME SOURCES... LIBS libraries...): a GoogleTest program, each case registered with ctest.
 function(rankwise_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
@@ -25,6 +28,9 @@ function(rankwise_test name)
   set(serial OFF)
   if("process" IN_LIST arg_LABELS)
     set(serial ON)
+  endif()
+  if("unit" IN_LIST arg_LABELS OR "actors" IN_LIST arg_LABELS)
+    add_dependencies(unit_and_actor_tests ${name})
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
                        PROPERTIES TIMEOUT ${arg_TIMEOUT} RUN_SERIAL ${serial} LABELS "${arg_LABELS}")

@@ -36,7 +36,7 @@ core::generate_request to_core(const pb::GenerateRequest& from) {
   core::generate_request to;
   to.rid = from.request_id();
   to.input_ids.assign(from.tokenized().input_ids().begin(), from.tokenized().input_ids().end());
-  to.sampling.max_new_tokens = from.sampling_params().max_new_tokens();
+  to.sampling.max_new_tokens = static_cast<std::int32_t>(from.sampling_params().max_new_tokens());
   to.sampling.ignore_eos = from.sampling_params().ignore_eos();
   return to;
 }

@@ -259,15 +259,15 @@ class engine_hub::impl {
                     options_.pools[pool].name, rank, e.what());
       return;
     }
+    sender_poll_.add(endpoint->input.get(zmq::sockopt::fd), endpoint.get());
+    sender_poll_.add(endpoint->monitor.get(zmq::sockopt::fd), endpoint.get());
     retire(id);
     {
       const std::lock_guard guard{mutex_};
-      present_[slot_of(id)] = endpoint;
+      present_[slot_of(id)] = endpoint; // from here on others may send on it
       arriving_.push_back(endpoint);
     }
     live_.push_back(endpoint);
-    sender_poll_.add(endpoint->input.get(zmq::sockopt::fd), endpoint.get());
-    sender_poll_.add(endpoint->monitor.get(zmq::sockopt::fd), endpoint.get());
     receiver_wake_.raise();
 
     link_event event;
@@ -393,9 +393,7 @@ class engine_hub::impl {
       const std::lock_guard guard{e.mutex};
       if (std::exchange(e.lost, true))
         return;
-      e.queue.clear();
-      e.queued_requests = 0;
-      e.queued_bytes = 0;
+      drop_queued(e);
     }
     link_event event;
     event.kind = link_event_kind::lost;
@@ -405,11 +403,18 @@ class engine_hub::impl {
     callbacks_.on_link_event(std::move(event));
   }
 
+  static void drop_queued(rank_endpoint& e) {
+    e.queue.clear();
+    e.queued_requests = 0;
+    e.queued_bytes = 0;
+  }
+
   void come_back(rank_endpoint& e) {
     {
       const std::lock_guard guard{e.mutex};
       if (!std::exchange(e.lost, false))
         return;
+      drop_queued(e); // sent under the old epoch by somebody who did not know yet
       e.epoch = ++pools_[e.id.pool].next_epoch[e.id.rank];
     }
     link_event event;

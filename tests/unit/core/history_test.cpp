@@ -33,6 +33,11 @@ class history : public testing::Test {
     say(history_kind::placed);
     tokens(0, 2);
   }
+  void fail() {
+    auto e = event(history_kind::outcome);
+    e.ended_as = outcome_kind::failed;
+    checker.record(e);
+  }
   void end() {
     say(history_kind::finished);
     say(history_kind::outcome);
@@ -64,8 +69,7 @@ TEST_F(history, a_gap_is_caught) {
 
 TEST_F(history, a_token_after_the_outcome_is_caught) {
   begin();
-  say(history_kind::finished);
-  say(history_kind::outcome);
+  fail();
   tokens(2, 1);
   EXPECT_THAT(checker.violations(), ElementsAre(HasSubstr("tokens after the outcome")));
 }
@@ -101,9 +105,8 @@ TEST_F(history, a_token_of_an_old_attempt_or_another_rank_is_caught) {
 
 TEST_F(history, two_outcomes_are_caught) {
   begin();
-  say(history_kind::finished);
-  say(history_kind::outcome);
-  say(history_kind::outcome);
+  fail();
+  fail();
   EXPECT_THAT(checker.violations(), ElementsAre(HasSubstr("outcome after the outcome")));
 }
 

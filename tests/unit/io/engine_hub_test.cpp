@@ -1,0 +1,279 @@
+#include "io/zmq/engine_hub.hpp"
+
+#include "wire/sglang/engine_rid.hpp"
+#include "wire/sglang/handshake.hpp"
+#include "wire/sglang/layouts.hpp"
+#include "wire/sglang/output_codec.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zmq.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace rankwise::io {
+namespace {
+
+using namespace std::chrono_literals;
+namespace sg = wire::sglang;
+using core::frame_kind;
+using core::send_result;
+
+/// The engine's side of one rank, on real sockets.
+class fake_rank {
+ public:
+  fake_rank(zmq::context_t& context, const std::string& handshake, std::uint16_t number)
+      : context_(context), number_(number), handshake_(context, zmq::socket_type::dealer) {
+    handshake_.set(zmq::sockopt::linger, 0);
+    handshake_.set(zmq::sockopt::routing_id, sg::encode_identity(number));
+    handshake_.connect(handshake);
+  }
+
+  /// HELLO, and INIT back.
+  void hello() {
+    handshake_.send(zmq::buffer(sg::encode_handshake({sg::handshake_status::hello, true, true})));
+    handshake_.set(zmq::sockopt::rcvtimeo, 5000);
+    zmq::message_t frame;
+    ASSERT_TRUE(handshake_.recv(frame));
+    const auto init = sg::decode_init(frame.to_string_view());
+    ASSERT_TRUE(init);
+    input_address_ = init->input_endpoint;
+    output_address_ = init->output_endpoint;
+  }
+
+  void connect() {
+    input = zmq::socket_t{context_, zmq::socket_type::dealer};
+    input.set(zmq::sockopt::linger, 0);
+    input.set(zmq::sockopt::routing_id, sg::encode_identity(number_));
+    input.connect(input_address_);
+    sg::registration r;
+    r.max_model_len = 1000;
+    r.max_num_seqs = 8;
+    r.kv_cache_size_tokens = 10'000;
+    r.data_parallel_size = 2;
+    r.data_parallel_rank = number_;
+    r.positional_layouts = sg::sglang_0_5_23_layouts();
+    input.send(zmq::buffer(sg::encode_registration(r)), zmq::send_flags::none);
+    output = zmq::socket_t{context_, zmq::socket_type::push};
+    output.set(zmq::sockopt::linger, 1000);
+    output.connect(output_address_);
+  }
+
+  /// The payload of the next frame pair; empty when none came in time.
+  std::string receive(std::chrono::milliseconds timeout = 5s) {
+    input.set(zmq::sockopt::rcvtimeo, static_cast<int>(timeout.count()));
+    zmq::message_t type;
+    zmq::message_t payload;
+    if (!input.recv(type) || !type.more() || !input.recv(payload))
+      return {};
+    return payload.to_string();
+  }
+
+  zmq::socket_t input;
+  zmq::socket_t output;
+
+ private:
+  zmq::context_t& context_;
+  std::uint16_t number_;
+  zmq::socket_t handshake_;
+  std::string input_address_;
+  std::string output_address_;
+};
+
+class hub_test : public testing::Test {
+ protected:
+  void start(engine_hub_options options = {}) {
+    options.pools = {{"unified", "tcp://127.0.0.1:0", 4}};
+    engine_hub_callbacks callbacks;
+    callbacks.on_link_event = [this](link_event e) {
+      const std::lock_guard guard{mutex_};
+      events_.push_back(std::move(e));
+    };
+    callbacks.on_outputs = [this](core::output_batch b) {
+      const std::lock_guard guard{mutex_};
+      batches_.push_back(std::move(b));
+    };
+    callbacks.on_load_report = [] {};
+    callbacks.now = [] { return std::chrono::time_point_cast<core::duration>(std::chrono::steady_clock::now()); };
+    callbacks.on_dispatched = [this](core::duration d) {
+      const std::lock_guard guard{mutex_};
+      dispatched_.push_back(d);
+    };
+    hub = std::make_unique<engine_hub>(std::move(options), std::move(callbacks), std::make_shared<core::load_board>(4));
+    hub->start();
+  }
+  fake_rank dial(std::uint16_t number = 0) { return {context, hub->handshake_endpoint(0), number}; }
+  /// A rank that is registered under `epoch`.
+  fake_rank join(std::uint16_t number = 0, core::rank_epoch epoch = 1) {
+    auto rank = dial(number);
+    rank.hello();
+    rank.connect();
+    EXPECT_TRUE(heard(link_event_kind::registered, number, epoch));
+    return rank;
+  }
+
+  static bool eventually(const std::function<bool()>& holds, std::chrono::milliseconds timeout = 5s) {
+    for (const auto until = std::chrono::steady_clock::now() + timeout; std::chrono::steady_clock::now() < until;) {
+      if (holds())
+        return true;
+      std::this_thread::sleep_for(1ms);
+    }
+    return holds();
+  }
+  bool heard(link_event_kind kind, std::uint16_t rank, core::rank_epoch epoch) {
+    return eventually([&] {
+      const std::lock_guard guard{mutex_};
+      return std::any_of(events_.begin(), events_.end(), [&](const link_event& e) {
+        return e.kind == kind && e.rank.rank == rank && e.epoch == epoch;
+      });
+    });
+  }
+  send_result send(int number, core::rank_epoch epoch = 1, frame_kind kind = frame_kind::add,
+                   core::timestamp accepted_at = {}) {
+    return hub->send({0, 0}, epoch, {kind, std::to_string(number), accepted_at});
+  }
+
+  zmq::context_t context;
+  std::mutex mutex_;
+  std::vector<link_event> events_;
+  std::vector<core::output_batch> batches_;
+  std::vector<core::duration> dispatched_;
+  std::unique_ptr<engine_hub> hub; // last: its threads use what stands above
+};
+
+TEST_F(hub_test, frames_of_a_rank_arrive_in_order_whether_they_had_to_wait_or_not) {
+  start();
+  auto rank = dial();
+  rank.hello();
+  for (int i = 0; i < 100; ++i) // nobody is there to take them yet
+    ASSERT_EQ(send(i), send_result::queued);
+  rank.connect();
+  for (int i = 100; i < 3000; ++i)
+    ASSERT_EQ(send(i, 1, i % 10 == 0 ? frame_kind::abort : frame_kind::add), send_result::queued);
+  for (int i = 0; i < 3000; ++i)
+    ASSERT_EQ(rank.receive(), std::to_string(i));
+  EXPECT_EQ(hub->counters().frames_sent, 3000U);
+  EXPECT_EQ(send(0, 2), send_result::unknown_link);
+}
+
+TEST_F(hub_test, a_request_counts_as_dispatched_when_zeromq_has_it) {
+  start();
+  auto rank = dial();
+  rank.hello();
+  const auto before = std::chrono::time_point_cast<core::duration>(std::chrono::steady_clock::now());
+  send(1, 1, frame_kind::add, before);
+  send(2); // without a time
+  std::this_thread::sleep_for(50ms);
+  EXPECT_TRUE(dispatched_.empty());
+  rank.connect();
+  EXPECT_EQ(rank.receive(), "1");
+  EXPECT_EQ(rank.receive(), "2");
+  const std::lock_guard guard{mutex_};
+  ASSERT_EQ(dispatched_.size(), 1U);
+  EXPECT_GE(dispatched_[0], 50ms);
+}
+
+TEST_F(hub_test, the_queue_of_a_rank_has_a_cap_that_leaves_room_for_aborts) {
+  engine_hub_options options;
+  options.send_queue_requests_max = 3;
+  options.send_queue_bytes_max = 10;
+  start(std::move(options));
+  auto rank = dial();
+  rank.hello();
+  EXPECT_EQ(hub->send({0, 0}, 1, {frame_kind::add, "12345678901", {}}), send_result::queue_full_bytes);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(send(i), send_result::queued);
+  EXPECT_EQ(send(3), send_result::queue_full_requests);
+  EXPECT_EQ(send(4, 1, frame_kind::abort), send_result::queued);
+  EXPECT_EQ(hub->counters().send_queue_full, 2U);
+  rank.connect();
+  for (const char* wanted : {"0", "1", "2", "4"})
+    EXPECT_EQ(rank.receive(), wanted);
+  ASSERT_TRUE(eventually([&] { return send(5) == send_result::queued; }));
+  EXPECT_EQ(rank.receive(), "5");
+}
+
+TEST_F(hub_test, a_registration_that_comes_while_requests_are_sent_is_heard) {
+  start();
+  std::vector<fake_rank> ranks;
+  for (core::rank_epoch epoch = 1; epoch <= 30; ++epoch) {
+    auto rank = dial();
+    rank.hello();
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> spam;
+    for (int i = 0; i < 2; ++i)
+      spam.emplace_back([&, i] {
+        while (!stop)
+          send(i, epoch);
+      });
+    rank.connect();
+    EXPECT_TRUE(heard(link_event_kind::registered, 0, epoch)) << epoch;
+    stop = true;
+    for (auto& thread : spam)
+      thread.join();
+    ranks.push_back(std::move(rank));
+  }
+}
+
+TEST_F(hub_test, a_rank_whose_connection_breaks_is_lost_and_what_waited_for_it_is_dropped) {
+  start();
+  auto rank = join();
+  rank.input.close();
+  ASSERT_TRUE(heard(link_event_kind::lost, 0, 1));
+  EXPECT_EQ(send(1), send_result::queued);
+  rank.connect(); // the same process again, without HELLO
+  ASSERT_TRUE(heard(link_event_kind::reconnected, 0, 2));
+  EXPECT_EQ(send(2), send_result::unknown_link);
+  EXPECT_EQ(send(3, 2), send_result::queued);
+  EXPECT_EQ(rank.receive(), "3");
+}
+
+TEST_F(hub_test, outputs_beyond_one_round_of_a_rank_are_all_read_in_order) {
+  engine_hub_options options;
+  options.frames_per_round_max = 2;
+  start(std::move(options));
+  auto first = join(0);
+  auto second = join(1);
+  const auto say = [](fake_rank& rank, std::int32_t token) {
+    sg::token_output out;
+    out.tokens = {token};
+    sg::output_item item;
+    item.rid = sg::make_engine_rid("r", std::nullopt, 7, 0);
+    item.token_count = 1;
+    out.items.push_back(item);
+    rank.output.send(zmq::buffer(sg::encode_token_output(out)), zmq::send_flags::none);
+  };
+  for (std::int32_t i = 0; i < 200; ++i) {
+    say(first, i);
+    say(second, i);
+  }
+  ASSERT_TRUE(eventually([&] {
+    const std::lock_guard guard{mutex_};
+    return batches_.size() == 400;
+  }));
+  std::map<std::uint16_t, std::int32_t> next;
+  for (const auto& batch : batches_)
+    EXPECT_EQ(batch.tokens.at(0), next[batch.rank.rank]++);
+}
+
+TEST_F(hub_test, after_stop_nothing_is_sent_and_nothing_crashes) {
+  start();
+  auto rank = join();
+  std::thread sender{[&] {
+    for (int i = 0; i < 20'000; ++i)
+      send(i);
+  }};
+  std::this_thread::sleep_for(1ms);
+  hub->stop();
+  EXPECT_EQ(send(1), send_result::unknown_link);
+  sender.join();
+}
+
+} // namespace
+} // namespace rankwise::io
