@@ -49,14 +49,35 @@ std::string kv_plot_svg(const std::string& title, const std::vector<kv_series>& 
     if (!s.at_s.empty())
       end = std::max(end, s.at_s.back());
   }
-  const double height = top + static_cast<double>(std::max<std::size_t>(pools.size(), 1)) * (panel_height + gap);
+  // What happened is written above the panels, in as many rows as keep the texts apart.
   const double plot_width = width - left - right;
+  const auto x_of = [&](double s) { return left + plot_width * s / end; };
+  std::vector<double> row_ends;
+  std::vector<std::size_t> rows;
+  for (const auto& mark : marks) {
+    const double from = x_of(mark.at_s);
+    const auto row = static_cast<std::size_t>(
+        std::find_if(row_ends.begin(), row_ends.end(), [&](double x) { return x < from; }) - row_ends.begin());
+    if (row == row_ends.size())
+      row_ends.push_back(0);
+    row_ends[row] = from + 12 + 6.2 * static_cast<double>(mark.text.size());
+    rows.push_back(row);
+  }
+  const double panels_top = top + 14 * static_cast<double>(row_ends.size());
+  const double height = panels_top + static_cast<double>(std::max<std::size_t>(pools.size(), 1)) * (panel_height + gap);
   std::string svg =
       fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
                   "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
                   "fill=\"white\"/>\n<text x=\"{2}\" y=\"20\" font-size=\"15\" font-weight=\"bold\">{3}</text>\n",
                   width, height, left, escaped(title));
-  double y0 = top;
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    const double y = top + 14 * static_cast<double>(rows[i]);
+    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#b00020\" "
+                       "stroke-dasharray=\"4 3\"/><text x=\"{3:.1f}\" y=\"{4:.1f}\" fill=\"#b00020\" "
+                       "font-size=\"10\">{5}</text>\n",
+                       x_of(marks[i].at_s), y - 8, panels_top, x_of(marks[i].at_s) + 4, y, escaped(marks[i].text));
+  }
+  double y0 = panels_top;
   for (const auto& [pool, lines] : pools) {
     double highest = 0.01;
     for (const auto* line : lines)
@@ -64,7 +85,6 @@ std::string kv_plot_svg(const std::string& title, const std::vector<kv_series>& 
         highest = std::max(highest, share);
     const double step_y = nice_step(highest * 100, 4);
     const double top_percent = std::ceil(highest * 100 / step_y) * step_y;
-    const auto x_of = [&](double s) { return left + plot_width * s / end; };
     const auto y_of = [&](double percent) { return y0 + panel_height * (1 - percent / top_percent); };
     for (double p = 0; p <= top_percent + 1e-9; p += step_y)
       svg +=
@@ -81,11 +101,9 @@ std::string kv_plot_svg(const std::string& title, const std::vector<kv_series>& 
         "<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{} KV in use (%)</text>\n",
         y0 + panel_height / 2, escaped(pool));
     for (const auto& mark : marks)
-      svg +=
-          fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#b00020\" "
-                      "stroke-dasharray=\"4 3\"/><text x=\"{3:.1f}\" y=\"{4:.1f}\" fill=\"#b00020\" font-size=\"10\" "
-                      "transform=\"rotate(-90 {3:.1f} {4:.1f})\" text-anchor=\"end\">{5}</text>\n",
-                      x_of(mark.at_s), y0, y0 + panel_height, x_of(mark.at_s) - 3, y0 + 2, escaped(mark.text));
+      svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#b00020\" "
+                         "stroke-dasharray=\"4 3\"/>\n",
+                         x_of(mark.at_s), y0, y0 + panel_height);
     for (std::size_t i = 0; i < lines.size(); ++i) {
       const auto* colour = colours[i % colours.size()];
       std::string points;
