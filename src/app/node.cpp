@@ -254,6 +254,8 @@ class node::impl {
     c.restarts = config_.restarts;
     c.forwarder_restarts = config_.restarts;
     c.forwarder_restarts.restarts_max = config_.forwarder_restarts_max;
+    if (config_.forwarder_restarts_max == 0)
+      c.forwarder_restarts.backoff_max = c.forwarder_restarts.backoff_min;
     c.park_retry = core::duration{static_cast<core::duration::rep>(config_.park_retry_s * 1e9)};
     c.board = board_;
     c.link = hub_.get();
