@@ -34,7 +34,9 @@ void dispatch(self_ptr self, core::request_handle handle, const charged_leg& leg
     order.has_bootstrap = true;
     order.bootstrap = *bootstrap;
   }
-  self->send(self->state.ranks[leg.rank], std::move(order));
+  // Without an actor the leg is taken back when the rank has one again.
+  if (self->state.ranks[leg.rank] != nullptr)
+    self->send(self->state.ranks[leg.rank], std::move(order));
 }
 
 // Select, charge, tell RequestManager, dispatch: in this order and without anything that can fail in between, so that a
@@ -52,6 +54,17 @@ void place(self_ptr self, core::place_order& order) {
   self->send(st.manager, std::move(placed));
   if (!leg.held)
     dispatch(self, order.handle, leg, leg.request->bootstrap ? &*leg.request->bootstrap : nullptr);
+}
+
+/// Has what a rank may still run aborted; keeps it for the next actor of the rank when there is none now.
+void abort_ghosts(self_ptr self, std::uint16_t rank, core::rank_epoch epoch, std::vector<std::string> rids) {
+  auto& st = self->state;
+  if (st.ranks[rank] == nullptr) {
+    auto& kept = st.ghosts[rank];
+    kept.insert(kept.end(), std::make_move_iterator(rids.begin()), std::make_move_iterator(rids.end()));
+    return;
+  }
+  self->send(st.ranks[rank], ghost_requests{epoch, std::move(rids)});
 }
 
 void carry_out(self_ptr self, pool_orders& orders) {
@@ -73,9 +86,12 @@ void carry_out(self_ptr self, pool_orders& orders) {
     }
     st.legs.erase(found);
   }
-  for (auto& [rank, abort] : aborts)
+  for (auto& [rank, abort] : aborts) {
     if (st.ranks[rank] != nullptr)
       self->send(st.ranks[rank], std::move(abort));
+    else
+      abort_ghosts(self, rank, abort.epoch, std::move(abort.engine_rids));
+  }
   if (orders.aborts_until != 0)
     self->send(st.manager, aborts_done{st.config.pool.index, orders.aborts_until});
   for (auto& order : orders.places)
@@ -106,15 +122,24 @@ std::vector<std::string> forget(self_ptr self, const std::vector<core::request_h
   return ghosts;
 }
 
-/// Has what a rank may still run aborted; keeps it for the next actor of the rank when there is none now.
-void abort_ghosts(self_ptr self, std::uint16_t rank, core::rank_epoch epoch, std::vector<std::string> rids) {
+/// The DPRank actor was restarted under a living link: what stood in its mailbox is lost. Legs that showed no token may
+/// never have been sent: they are taken back and placed again; the others go on.
+void take_back_doubtful(self_ptr self, std::uint16_t rank) {
   auto& st = self->state;
-  if (st.ranks[rank] == nullptr) {
-    auto& kept = st.ghosts[rank];
-    kept.insert(kept.end(), std::make_move_iterator(rids.begin()), std::make_move_iterator(rids.end()));
-    return;
+  std::vector<core::request_handle> doubtful;
+  for (const auto& [h, leg] : st.legs) {
+    if (leg.rank == rank && !leg.held && !st.pool->is_prefilled(h))
+      doubtful.push_back(h);
   }
-  self->send(st.ranks[rank], ghost_requests{epoch, std::move(rids)});
+  if (doubtful.empty())
+    return;
+  std::sort(doubtful.begin(), doubtful.end());
+  for (const auto h : doubtful)
+    st.pool->end(h, self->clock().now());
+  const auto epoch = st.epochs[rank];
+  abort_ghosts(self, rank, epoch, forget(self, doubtful));
+  self->send(st.manager,
+             rank_lost{{st.config.pool.index, rank}, epoch, std::move(doubtful), "its actor was restarted"});
 }
 
 void settle(self_ptr self) {
@@ -132,12 +157,14 @@ void settle(self_ptr self) {
     lost_by_rank[{leg.rank, leg.epoch}].push_back(handle);
   }
   for (auto& [key, handles] : lost_by_rank) {
-    forget(self, handles);
+    abort_ghosts(self, key.first, key.second, forget(self, handles));
     self->send(st.manager, rank_lost{{st.config.pool.index, key.first},
                                      key.second,
                                      std::move(handles),
                                      "gone while the controller was restarted"});
   }
+  for (const auto rank : std::exchange(st.doubtful_ranks, {}))
+    take_back_doubtful(self, rank);
   std::map<std::pair<std::uint16_t, core::rank_epoch>, std::vector<std::string>> unaborted;
   for (const auto& leg : std::exchange(st.waiting_ended, {}))
     if (leg.rank.rank < st.ranks.size())
@@ -158,7 +185,8 @@ void take_up(self_ptr self, const rank_up& m) {
   if (m.rank.rank.pool != st.config.pool.index || number >= st.ranks.size())
     return;
   auto handle = caf::actor_cast<dp_rank_actor>(m.handle);
-  const bool other_actor = st.ranks[number] != nullptr && st.ranks[number] != handle;
+  const bool other_actor = st.orphaned[number] || (st.ranks[number] != nullptr && st.ranks[number] != handle);
+  st.orphaned[number] = false;
   const auto old_epoch = st.epochs[number];
   st.ranks[number] = handle;
   st.epochs[number] = m.rank.epoch;
@@ -173,23 +201,9 @@ void take_up(self_ptr self, const rank_up& m) {
     self->send(st.manager,
                rank_lost{m.rank.rank, old_epoch, std::move(dropped), "a new incarnation of the rank took its place"});
   } else if (other_actor && old_epoch == m.rank.epoch) {
-    // The DPRank actor was restarted under a living link: what stood in its mailbox is lost. Legs that showed no token
-    // may never have been sent: they are taken back and placed again; the others go on.
-    abort_order abort;
-    abort.epoch = m.rank.epoch;
-    std::vector<core::request_handle> doubtful;
-    for (const auto& [h, leg] : st.legs) {
-      if (leg.rank == number && !leg.held && !st.pool->is_prefilled(h))
-        doubtful.push_back(h);
-    }
-    std::sort(doubtful.begin(), doubtful.end());
-    for (const auto h : doubtful)
-      st.pool->end(h, self->clock().now());
-    abort.engine_rids = forget(self, doubtful);
-    if (!doubtful.empty()) {
-      self->send(handle, std::move(abort));
-      self->send(st.manager, rank_lost{m.rank.rank, m.rank.epoch, std::move(doubtful), "its actor was restarted"});
-    }
+    take_back_doubtful(self, number);
+  } else if (other_actor && st.settling) {
+    st.doubtful_ranks.push_back(number); // its legs are not restored yet
   }
   if (st.settling && ++st.announced >= st.config.ranks_expected)
     settle(self);
@@ -203,6 +217,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
   st.pool.emplace(st.config.pool);
   st.ranks.resize(st.config.pool.ranks_max);
   st.epochs.resize(st.config.pool.ranks_max);
+  st.orphaned.resize(st.config.pool.ranks_max);
   st.told_idle.resize(st.config.pool.ranks_max, true);
   st.settling = st.config.ranks_expected > 0;
   end_on_exception(self);
@@ -241,13 +256,24 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
           s.pool->rank_paused(m.rank, m.epoch, m.state);
           return;
         }
-        auto handles = s.pool->rank_down(m.rank, m.epoch);
+        // Whatever the epoch: a parked rank has no actor that could send.
+        const auto epoch = m.state == core::rank_state::parked ? s.epochs[m.rank.rank] : m.epoch;
+        auto handles = s.pool->rank_down(m.rank, epoch);
         auto ghosts = forget(self, handles);
         if (m.state == core::rank_state::parked)
-          s.ranks[m.rank.rank] = nullptr; // its actor is dead
-        abort_ghosts(self, m.rank.rank, m.epoch, std::move(ghosts));
+          s.ranks[m.rank.rank] = nullptr;
+        abort_ghosts(self, m.rank.rank, epoch, std::move(ghosts));
         if (!handles.empty())
-          self->send(s.manager, rank_lost{m.rank, m.epoch, std::move(handles), m.cause});
+          self->send(s.manager, rank_lost{m.rank, epoch, std::move(handles), m.cause});
+      },
+      [=](const rank_actor_lost& m) {
+        timer t{self, self->state.stats};
+        auto& s = self->state;
+        if (m.rank.rank >= s.ranks.size())
+          return;
+        s.orphaned[m.rank.rank] = true;
+        s.ranks[m.rank.rank] = nullptr;
+        s.pool->rank_paused(m.rank, s.epochs[m.rank.rank], core::rank_state::suspect);
       },
       [=](const dispatch_failed& m) {
         timer t{self, self->state.stats};

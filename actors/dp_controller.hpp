@@ -39,6 +39,7 @@ struct dp_controller_state {
   request_manager_actor manager;
   std::vector<dp_rank_actor> ranks; // by rank number
   std::vector<core::rank_epoch> epochs;
+  std::vector<bool> orphaned;  // by rank number: its actor died, and the next one has not announced itself
   std::vector<bool> told_idle; // by rank number: the last outstanding_work said 0
   std::unordered_map<core::request_handle, charged_leg> legs;
   std::map<std::uint16_t, std::vector<std::string>> ghosts; // by rank without an actor: rids that its engine may run
@@ -47,6 +48,7 @@ struct dp_controller_state {
   // Until all expected ranks are back: what has to wait. Bounded by what RequestManager lets in flight.
   bool settling = false;
   std::size_t announced = 0;
+  std::vector<std::uint16_t> doubtful_ranks; // whose actor died shortly before
   std::vector<core::leg_record> waiting_legs;
   std::vector<core::leg_record> waiting_ended;
   std::uint64_t waiting_aborts_until = 0;

@@ -7,6 +7,7 @@
 #include <spdlog/spdlog.h>
 
 #include <stdexcept>
+#include <utility>
 
 namespace rankwise {
 
@@ -31,6 +32,14 @@ void withdraw(self_ptr self, core::rank_epoch epoch, core::rank_state state, con
     st.waiting_for_ghosts = true;
   st.announced = st.announced && state != core::rank_state::down;
   self->send(st.controller, rank_not_up{st.config.id, epoch, state, cause});
+}
+
+/// Has everything aborted that the process behind the link may run for nobody. A new process ignores unknown rids.
+void abort_ghosts(self_ptr self) {
+  auto& st = self->state;
+  if (auto rids = std::exchange(st.ghosts, {}); !rids.empty())
+    st.config.link->send(st.config.id, st.machine->epoch(),
+                         {core::frame_kind::abort, wire::sglang::encode_abort(rids), {}});
 }
 
 void log_transition(self_ptr self, const core::rank_transition& t) {
@@ -77,6 +86,7 @@ void on_link(self_ptr self, link_event& e) {
                          e.data_parallel_size, st.ever_ready};
       st.ever_ready = true;
       st.waiting_for_ghosts = false; // a new process runs nothing of the old one
+      st.ghosts.clear();
       announce(self);
     }
     break;
@@ -102,6 +112,7 @@ void on_link(self_ptr self, link_event& e) {
         withdraw(self, old_epoch, core::rank_state::down, "its link was re-established");
       st.announcement.epoch = e.epoch;
       st.announcement.renewed = true;
+      abort_ghosts(self);
       if (st.waiting_for_ghosts)
         self->delayed_send(self, st.config.ghosts_wait_max, tick_atom::value);
       else
@@ -166,10 +177,9 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
       [=](const ghost_requests& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
-        // Under its present epoch: if the same process is back, it still runs them; a new process ignores unknown rids.
-        if (!m.engine_rids.empty())
-          s.config.link->send(s.config.id, s.machine->epoch(),
-                              {core::frame_kind::abort, wire::sglang::encode_abort(m.engine_rids), {}});
+        s.ghosts.insert(s.ghosts.end(), m.engine_rids.begin(), m.engine_rids.end());
+        if (s.machine->state() != core::rank_state::down)
+          abort_ghosts(self);
         if (!s.waiting_for_ghosts)
           return;
         s.waiting_for_ghosts = false;

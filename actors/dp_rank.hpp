@@ -35,6 +35,7 @@ struct dp_rank_state {
   bool announced = false; // the controller counts on us under announcement.epoch
   bool ever_ready = false;
   bool waiting_for_ghosts = false;
+  std::vector<std::string> ghosts; // rids that the process may run when it comes back; kept while it is down
   std::string last_cause;
   handler_stats stats;
 };

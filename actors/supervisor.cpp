@@ -99,6 +99,11 @@ void start_controller(self_ptr self, std::uint16_t pool) {
   auto handle = self->spawn(dp_controller, std::move(config));
   adopt(self, key, handle);
   const auto news = news_of(self, key);
+  // A rank's actor that died shortly before may have taken dispatches of the last controller with it.
+  for (const auto& [other, c] : st.children)
+    if (other.first == "dp_rank" && other.second.pool == pool && c.died_at &&
+        self->clock().now() - *c.died_at < std::chrono::seconds{5})
+      self->send(handle, rank_actor_lost{other.second});
   // The controller must know RequestManager before the first order, and the ranks before the ledger is rebuilt.
   if (auto manager = handle_of<request_manager_actor>(self, manager_key)) {
     self->send(handle, news_of(self, manager_key));
@@ -176,6 +181,10 @@ void on_down(self_ptr self, const caf::down_msg& m) {
     c.last_error = self->system().render(m.reason);
     if (m.reason == caf::exit_reason::user_shutdown || m.reason == caf::exit_reason::kill)
       return; // the node is stopping
+    c.died_at = self->clock().now();
+    if (key.first == "dp_rank")
+      if (auto controller = handle_of<dp_controller_actor>(self, controller_key(key.second.pool)))
+        self->send(controller, rank_actor_lost{key.second});
     const auto decision = c.policy->on_death(self->clock().now(), st.random);
     if (decision.restart) {
       ++c.restarts;

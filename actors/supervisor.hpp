@@ -53,6 +53,7 @@ struct supervisor_state {
     std::uint32_t restarts = 0;
     std::string last_error;
     bool parked = false;
+    std::optional<core::timestamp> died_at; ///< the last time
     std::optional<link_event> registered; ///< of a dp_rank: what its link said last, for a new incarnation of the actor
     std::optional<link_event> lost;       ///< of a dp_rank: its link is lost since then
   };

@@ -55,6 +55,17 @@ typename Inspector::result_type inspect(Inspector& f, rank_not_up& x) {
   return f(caf::meta::type_name("rank_not_up"), x.rank, x.epoch, x.state, x.cause);
 }
 
+/// Supervisor -> DPController: the actor of this rank died, its link lives on. What stood in its mailbox is lost; until
+/// the next actor announces itself, aborts are kept and the rank gets work only when no other can take it.
+struct rank_actor_lost {
+  core::rank_id rank;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, rank_actor_lost& x) {
+  return f(caf::meta::type_name("rank_actor_lost"), x.rank);
+}
+
 /// DPRank -> DPController: the queue towards the engine is full, or its link is gone: the leg was not sent.
 struct dispatch_failed {
   core::request_handle handle = 0;
@@ -108,7 +119,8 @@ using dp_controller_actor = caf::typed_actor<
     // Newest load reports, from LoadForwarder.
     caf::reacts_to<load_update>,
     // Ranks come and go.
-    caf::reacts_to<rank_up>, caf::reacts_to<rank_not_up>, caf::reacts_to<dispatch_failed>,
+    caf::reacts_to<rank_up>, caf::reacts_to<rank_not_up>, caf::reacts_to<rank_actor_lost>,
+    caf::reacts_to<dispatch_failed>,
     // What is placed, after a restart.
     caf::reacts_to<restore_ledger>,
     // RequestManager was (re)started: every charge of its predecessor is ended.

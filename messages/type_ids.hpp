@@ -43,5 +43,6 @@ CAF_BEGIN_TYPE_ID_BLOCK(rankwise, caf::first_custom_type_id)
   CAF_ADD_TYPE_ID(rankwise, (rankwise::child_list))
   CAF_ADD_TYPE_ID(rankwise, (rankwise::node_snapshot))
   CAF_ADD_TYPE_ID(rankwise, (rankwise::aborts_done))
+  CAF_ADD_TYPE_ID(rankwise, (rankwise::rank_actor_lost))
 
 CAF_END_TYPE_ID_BLOCK(rankwise)

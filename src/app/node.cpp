@@ -11,6 +11,8 @@
 #include <caf/all.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <charconv>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
@@ -20,6 +22,8 @@
 namespace rankwise::app {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 class steady_clock final : public core::clock {
  public:
@@ -90,51 +94,57 @@ class actor_intake final : public core::request_intake {
   core::stream_sink* sink_ = nullptr;
 };
 
-std::string make_state_dir(const std::string& wanted, bool& temporary) {
-  namespace fs = std::filesystem;
-  temporary = wanted.empty();
-  if (temporary) {
-    auto pattern = (fs::temp_directory_path() / "rankwise-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr)
-      throw std::runtime_error("cannot make a folder like " + pattern);
-    return pattern;
+/// Where a node keeps its sockets: the folder that was asked for, or one of its own that goes with it.
+class state_folder {
+ public:
+  explicit state_folder(const std::string& wanted) : path_(wanted), temporary_(wanted.empty()) {
+    if (temporary_) {
+      path_ = (fs::temp_directory_path() / "rankwise-XXXXXX").string();
+      if (::mkdtemp(path_.data()) == nullptr)
+        throw std::runtime_error("cannot make a folder like " + path_);
+      return;
+    }
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error)
+      throw std::runtime_error("state_dir: cannot make " + path_ + ": " + error.message());
+    fs::permissions(path_, fs::perms::owner_all, error);
   }
-  std::error_code error;
-  fs::create_directories(wanted, error);
-  if (error)
-    throw std::runtime_error("state_dir: cannot make " + wanted + ": " + error.message());
-  fs::permissions(wanted, fs::perms::owner_all, error);
-  if (wanted.size() > 60)
-    throw std::runtime_error("state_dir: " + wanted +
-                             " is longer than 60 bytes, the most that leaves room for a socket's name");
-  return wanted;
-}
+  ~state_folder() {
+    std::error_code ignored;
+    if (temporary_)
+      fs::remove_all(path_, ignored);
+  }
+  state_folder(const state_folder&) = delete;
+  state_folder& operator=(const state_folder&) = delete;
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+  bool temporary_;
+};
 
 } // namespace
 
 class node::impl {
  public:
   explicit impl(node_config config)
-      : config_(std::move(config)), state_dir_(make_state_dir(config_.state_dir, temporary_dir_)),
-        system_config_(config_.worker_threads), system_(system_config_),
-        directory_(std::make_shared<actor_directory>()) {
+      : config_(std::move(config)), state_dir_(config_.state_dir), system_config_(config_.worker_threads),
+        system_(system_config_), directory_(std::make_shared<actor_directory>()) {
     spdlog::set_level(spdlog::level::from_str(config_.log_level));
     if (!config_.history_file.empty())
       history_ = std::make_unique<history_file>(config_.history_file);
 
     io::engine_hub_options hub;
     for (const auto& pool : config_.pools)
-      hub.pools.push_back({pool.options.name, pool.handshake, pool.options.ranks_max});
+      hub.pools.push_back({pool.options.name, pool.handshake, pool.options.ranks_max,
+                           pool.handshake.starts_with("ipc://") || pool.handshake.starts_with("tcp://127.") ||
+                               pool.handshake.starts_with("tcp://localhost")});
     hub.heartbeat_interval_ms = static_cast<int>(config_.heartbeat_interval_ms);
     hub.heartbeat_timeout_ms = static_cast<int>(config_.heartbeat_timeout_ms);
     hub.send_queue_requests_max = config_.send_queue_requests_max;
     hub.send_queue_bytes_max = config_.send_queue_bytes_max;
-    const bool local = std::all_of(config_.pools.begin(), config_.pools.end(), [](const pool_config& p) {
-      return p.handshake.starts_with("ipc://") || p.handshake.starts_with("tcp://127.") ||
-             p.handshake.starts_with("tcp://localhost");
-    });
-    if (local)
-      hub.ipc_folder = state_dir_;
+    hub.ipc_folder = state_dir_.path();
     board_ = std::make_shared<core::load_board>(io::engine_hub::board_slots(hub));
     const auto batches_max = config_.backlog_batches_max;
     io::engine_hub_callbacks callbacks;
@@ -185,6 +195,7 @@ class node::impl {
   ~impl() { stop(); }
 
   bool drain(std::chrono::milliseconds timeout) {
+    draining_ = true;
     const bool clean = front_->drain(timeout);
     if (const auto manager = directory_->request_manager(); manager.handle != nullptr)
       caf::anon_send(manager.handle, end_all_atom::value);
@@ -208,10 +219,6 @@ class node::impl {
       caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
     directory_->clear();
     system_.await_all_actors_done();
-    if (temporary_dir_) {
-      std::error_code ignored;
-      std::filesystem::remove_all(state_dir_, ignored);
-    }
   }
 
   [[nodiscard]] std::string grpc_address() const {
@@ -264,12 +271,20 @@ class node::impl {
     c.directory = directory_;
     c.load_forwarding = config_.load_forwarding;
     c.seed = std::random_device{}();
-    c.on_fatal = [this](std::string reason) {
-      spdlog::critical("event=node_fatal cause=\"{}\"", reason);
-      const std::lock_guard guard{mutex_};
+    c.on_fatal = [this](std::string reason) { give_up(std::move(reason)); };
+    const auto handle = system_.spawn(supervisor, std::move(c));
+    handle->attach_functor([this](const caf::error& reason) {
+      if (reason != caf::exit_reason::user_shutdown)
+        give_up("the supervisor crashed: " + system_.render(reason));
+    });
+  }
+
+  /// The process is to end; the first reason counts.
+  void give_up(std::string reason) {
+    spdlog::critical("event=node_fatal cause=\"{}\"", reason);
+    const std::lock_guard guard{mutex_};
+    if (fatal_.empty())
       fatal_ = std::move(reason);
-    };
-    system_.spawn(supervisor, std::move(c));
   }
 
   void note_registration(const link_event& e) {
@@ -343,7 +358,9 @@ class node::impl {
     }
     // All awaited ranks make a node ready; after that, one rank of each pool keeps it so.
     was_ready_ = was_ready_ || all_joined;
-    result.ready = was_ready_ && all_up;
+    result.ready = was_ready_ && all_up && !draining_;
+    if (draining_)
+      result.not_ready_reason = "draining";
     if (result.ready)
       result.not_ready_reason.clear();
     result.requests_in_flight = static_cast<std::uint32_t>(snapshot_.requests.in_flight());
@@ -444,26 +461,35 @@ class node::impl {
     crash_child order;
     order.role = q.get("role");
     const auto pool = q.get("pool");
-    for (const auto& p : config_.pools)
-      if (p.options.name == pool || pool.empty())
-        order.rank.pool = p.options.index;
-    try {
-      order.rank.rank = static_cast<std::uint16_t>(std::stoul(q.get("rank", "0")));
-    } catch (const std::exception&) {
-      return {400, "text/plain", "rank: not a number\n"};
+    const bool of_a_pool = order.role == "dp_controller" || order.role == "dp_rank";
+    if (of_a_pool) {
+      const auto found = std::find_if(config_.pools.begin(), config_.pools.end(),
+                                      [&](const pool_config& p) { return pool.empty() || p.options.name == pool; });
+      if (found == config_.pools.end())
+        return {404, "text/plain", "pool: there is no \"" + pool + "\"\n"};
+      order.rank.pool = found->options.index;
+      if (order.role == "dp_rank") {
+        const auto number = q.get("rank", "0");
+        const auto end = number.data() + number.size();
+        if (std::from_chars(number.data(), end, order.rank.rank).ptr != end)
+          return {400, "text/plain", "rank: \"" + number + "\" is not a number\n"};
+        if (order.rank.rank >= found->options.ranks_max)
+          return {404, "text/plain",
+                  "rank: pool " + found->options.name + " has at most " + std::to_string(found->options.ranks_max) +
+                      " ranks\n"};
+      }
+    } else if (order.role != "request_manager" && order.role != "load_forwarder" && order.role != "introspector") {
+      return {404, "text/plain",
+              "role: \"" + order.role +
+                  "\" is not request_manager, dp_controller, dp_rank, load_forwarder or introspector\n"};
     }
-    if (order.role == "dp_controller")
-      order.rank.rank = 0;
-    else if (order.role != "dp_rank")
-      order.rank = {};
     if (const auto supervisor = directory_->supervisor(); supervisor != nullptr)
       caf::anon_send(supervisor, std::move(order));
     return {200, "text/plain", "sent\n"};
   }
 
   node_config config_;
-  bool temporary_dir_ = false;
-  std::string state_dir_;
+  state_folder state_dir_;
   steady_clock clock_;
   core::doorbell doorbell_;
   std::unique_ptr<history_file> history_;
@@ -490,6 +516,7 @@ class node::impl {
   std::string fatal_;
 
   std::atomic<bool> running_{false};
+  std::atomic<bool> draining_{false};
   std::atomic<bool> stopped_{false};
   std::thread forward_thread_;
   std::thread watch_thread_;

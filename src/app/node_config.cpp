@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <set>
@@ -114,6 +115,7 @@ class table_reader {
   std::set<std::string> known_;
 };
 
+const std::vector<std::string> log_levels{"debug", "info", "warn", "error", "off"};
 constexpr std::int64_t many = std::numeric_limits<std::int32_t>::max();
 
 const toml::table* sub_table(const toml::table& root, const char* name, const std::string& file,
@@ -170,8 +172,50 @@ node_config default_config() {
   return config;
 }
 
+namespace {
+
+/// host:port with a port from 0 to 65535.
+bool is_address(std::string_view text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == text.size() || text.size() - colon > 6)
+    return false;
+  const auto digits = text.substr(colon + 1);
+  return std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
+         std::stoi(std::string{digits}) <= 65'535;
+}
+
+// sockaddr_un has room for 107 bytes; the rest is the socket's name.
+constexpr std::size_t state_dir_bytes_max = 60;
+
+std::string handshake_fault(const std::string& endpoint) {
+  if (endpoint.starts_with("ipc://") && endpoint.size() > 6)
+    return {};
+  if (!endpoint.starts_with("tcp://") || !is_address(std::string_view{endpoint}.substr(6)))
+    return "is neither tcp://host:port nor ipc://path";
+  for (const auto* any : {"tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:"})
+    if (endpoint.starts_with(any))
+      return "names no address that ranks can connect to: their data endpoints are on the same host";
+  return {};
+}
+
+} // namespace
+
 config_errors check_config(const node_config& config) {
   config_errors errors;
+  const auto complain = [&](const std::string& key, const std::string& value, const std::string& what) {
+    errors.push_back(key + ": \"" + value + "\" " + what);
+  };
+  if (!is_address(config.grpc))
+    complain("node.grpc", config.grpc, "is not host:port");
+  if (!is_address(config.admin))
+    complain("node.admin", config.admin, "is not host:port");
+  if (config.state_dir.size() > state_dir_bytes_max)
+    complain("node.state_dir", config.state_dir,
+             "is longer than 60 bytes, the most that leaves room for a socket's name");
+  if (std::find(log_levels.begin(), log_levels.end(), config.log_level) == log_levels.end())
+    complain("node.log_level", config.log_level, "is not one of debug, info, warn, error, off");
+  if (config.restarts.backoff_min > config.restarts.backoff_max)
+    errors.push_back("supervision.backoff_min_ms: must be at most backoff_max_ms");
   std::size_t unified = 0;
   std::size_t prefill = 0;
   std::size_t decode = 0;
@@ -184,8 +228,17 @@ config_errors check_config(const node_config& config) {
     if (o.ranks_awaited > o.ranks_max)
       errors.push_back("pool.ranks: " + std::to_string(o.ranks_awaited) + " of pool " + o.name +
                        " is more than ranks_max " + std::to_string(o.ranks_max));
-    if (!pool.handshake.starts_with("tcp://") && !pool.handshake.starts_with("ipc://"))
-      errors.push_back("pool.handshake: \"" + pool.handshake + "\" is neither tcp://host:port nor ipc://path");
+    if (o.name.empty())
+      errors.push_back("pool.name: must not be empty");
+    if (const auto fault = handshake_fault(pool.handshake); !fault.empty())
+      complain("pool.handshake", pool.handshake, fault);
+    const auto policies = core::policy_names();
+    if (std::find(policies.begin(), policies.end(), o.policy) == policies.end()) {
+      std::string list;
+      for (const auto name : policies)
+        list += (list.empty() ? "" : ", ") + std::string{name};
+      complain("pool.policy", o.policy, "is not one of " + list);
+    }
   }
   if (unified + prefill + decode == 0)
     errors.push_back("pool: at least one is needed");
@@ -221,7 +274,7 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.text("grpc", config.grpc);
     r.text("admin", config.admin);
     r.text("state_dir", config.state_dir);
-    r.choice("log_level", config.log_level, {"debug", "info", "warn", "error", "off"});
+    r.choice("log_level", config.log_level, log_levels);
     r.text("history_file", config.history_file);
     r.flag("fault_injection", config.fault_injection);
     r.number("drain_s", config.drain_s, 0, 86'400);
@@ -309,7 +362,7 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
 
 tl::expected<node_config, config_errors> load_config(const std::string& path) {
   std::ifstream in{path};
-  if (!in)
+  if (!in || std::filesystem::is_directory(path))
     return tl::unexpected{config_errors{path + ": cannot be read"}};
   std::ostringstream text;
   text << in.rdbuf();

@@ -15,7 +15,7 @@
 namespace rankwise::app {
 
 struct replay_options {
-  std::string target = "127.0.0.1:30000";
+  std::string target = "127.0.0.1:30001";
   std::uint32_t channels = 4; ///< HTTP/2 connections
   std::size_t streams_max =
       8192;               ///< at once; a request beyond waits for one to end, which its time to first token shows

@@ -89,7 +89,10 @@ void add_view(CLI::App& app, int& exit_code, const char* name, const char* what,
     const auto full = path == "/requests" ? path + "?limit=" + std::to_string(flags->limit) : path;
     const auto answer = io::http_get(flags->admin, full);
     if (answer.status != 200) {
-      std::cerr << "rankwise " << name << ": " << answer.body << (answer.body.ends_with("\n") ? "" : "\n");
+      if (answer.status == 0)
+        std::cerr << "rankwise " << name << ": no node answers at " << flags->admin << " (" << answer.body << ")\n";
+      else
+        std::cerr << "rankwise " << name << ": " << answer.body << (answer.body.ends_with("\n") ? "" : "\n");
       exit_code = 3;
       return;
     }

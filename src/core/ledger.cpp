@@ -86,6 +86,9 @@ bool ledger::first_token(request_handle handle, timestamp now) {
   if (auto* s = state_of(c.rank, c.epoch); s != nullptr && !c.released) {
     s->prefill_tokens -= c.prompt_tokens;
     s->prefilled.push_back({handle, now});
+    // Without reports nothing else takes entries out.
+    if (s->prefilled.size() > 2 * std::size_t{s->requests} + 64)
+      std::erase_if(s->prefilled, [this](const prefilled_charge& p) { return !charges_.contains(p.handle); });
   }
   return true;
 }
@@ -130,6 +133,7 @@ std::optional<ledger::charge> ledger::end(request_handle handle, timestamp now) 
       s->generated_tokens = 0;
       s->gone_tokens = s->report ? s->report->kv_used_tokens : 0;
       s->gone.assign(1, {s->gone_tokens, now});
+      s->prefilled.clear();
     }
   }
   limit_tokens_ -= c.limit_tokens;

@@ -91,6 +91,10 @@ class ledger {
   [[nodiscard]] const std::optional<load_report>& newest_report(std::uint16_t rank) const;
 
   [[nodiscard]] std::size_t charge_count() const noexcept { return charges_.size(); }
+  /// Notes about legs that a coming report may or may not contain; bounded by what is charged.
+  [[nodiscard]] std::size_t remembered(std::uint16_t rank) const {
+    return rank < ranks_.size() ? ranks_[rank].prefilled.size() + ranks_[rank].gone.size() : 0;
+  }
   [[nodiscard]] std::uint64_t limit_tokens() const noexcept { return limit_tokens_; }
   [[nodiscard]] std::vector<request_handle> handles_on(std::uint16_t rank) const;
 

@@ -30,6 +30,16 @@ class load_board {
   bool publish(std::size_t index, const load_report& report) noexcept {
     if (index >= slot_count_)
       return false;
+    store(index, report);
+    slots_[index].forwarded.store(true, std::memory_order_relaxed);
+    dirty_[index / 64].fetch_or(std::uint64_t{1} << (index % 64), std::memory_order_seq_cst);
+    return !armed_.exchange(true, std::memory_order_seq_cst);
+  }
+
+  /// Writer: for those who read() only; the forwarding reader never sees it.
+  void store(std::size_t index, const load_report& report) noexcept {
+    if (index >= slot_count_)
+      return;
     auto& s = slots_[index];
     const auto version = s.version.load(std::memory_order_relaxed);
     s.version.store(version + 1, std::memory_order_relaxed);
@@ -38,8 +48,6 @@ class load_board {
     for (std::size_t i = 0; i < words_per_report; ++i)
       s.words[i].store(words[i], std::memory_order_relaxed);
     s.version.store(version + 2, std::memory_order_release);
-    dirty_[index / 64].fetch_or(std::uint64_t{1} << (index % 64), std::memory_order_seq_cst);
-    return !armed_.exchange(true, std::memory_order_seq_cst);
   }
 
   /// Any reader, any time. False when nothing was published yet.
@@ -84,11 +92,11 @@ class load_board {
     return count;
   }
 
-  /// Marks every slot that was ever written as changed; a restarted reader calls it, since its predecessor may have
+  /// Marks every slot that was ever published as changed; a restarted reader calls it, since its predecessor may have
   /// drained reports that it did not live to forward.
   void mark_all_dirty() noexcept {
     for (std::size_t i = 0; i < slot_count_; ++i)
-      if (slots_[i].version.load(std::memory_order_acquire) != 0)
+      if (slots_[i].forwarded.load(std::memory_order_relaxed))
         dirty_[i / 64].fetch_or(std::uint64_t{1} << (i % 64), std::memory_order_seq_cst);
   }
 
@@ -100,6 +108,7 @@ class load_board {
   struct alignas(64) slot {
     std::atomic<std::uint64_t> version{0};
     std::array<std::atomic<std::uint64_t>, words_per_report> words{};
+    std::atomic<bool> forwarded{false}; // ever published
   };
 
   std::size_t slot_count_;

@@ -57,6 +57,9 @@ class policy {
     static_cast<void>(request);
   }
 
+  /// A new incarnation of the rank takes work: nothing of the old one is on it.
+  virtual void on_rank_opened(std::uint16_t rank) { static_cast<void>(rank); }
+
   /// A report that the ledger accepted.
   virtual void on_report(const load_report& report) { static_cast<void>(report); }
 };

@@ -169,8 +169,10 @@ std::vector<request_handle> pool_controller::rank_up(const rank_announcement& ra
   e.known = true;
   e.announced = rank;
   e.state = rank_state::ready;
-  if (!same_epoch)
+  if (!same_epoch) {
     e.ready_since = now;
+    policy_->on_rank_opened(rank.rank.rank);
+  }
   return ledger_.open(rank.rank.rank, rank.epoch);
 }
 

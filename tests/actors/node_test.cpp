@@ -211,6 +211,62 @@ TEST_F(node, a_cancel_while_the_controller_is_away_still_reaches_the_engine_once
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
+TEST_F(node, what_a_lost_rank_ran_is_aborted_before_it_gets_work_again) {
+  start();
+  submit(1, "a");
+  output(only_add("a"), {1});
+  say(event(link_event_kind::lost, 0, 1));
+  EXPECT_EQ(sink.outcomes[1].at(0).reason, core::failure::rank_lost);
+  EXPECT_EQ(frames(frame_kind::abort), 0u); // there is nobody to send it to
+  say(event(link_event_kind::reconnected, 0, 2));
+  submit(2, "b");
+  ASSERT_EQ(link.frames.size(), 3u);
+  EXPECT_EQ(link.frames[1].kind, frame_kind::abort);
+  EXPECT_EQ(link.frames[1].epoch, 2u);
+  EXPECT_THAT(link.frames[1].payload, HasSubstr("a~"));
+  EXPECT_EQ(link.frames[2].kind, frame_kind::add);
+}
+
+TEST_F(node, an_abort_while_the_rank_actor_restarts_reaches_the_engine_once) {
+  start();
+  submit(1, "a");
+  output(only_add("a"), {1});
+  crash("dp_rank");
+  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  settle();
+  EXPECT_EQ(frames(frame_kind::abort), 0u);
+  advance(1s);
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+  EXPECT_EQ(pool().charges, 0u);
+}
+
+TEST_F(node, a_rank_without_its_actor_gets_nothing_while_another_is_ready) {
+  start(2);
+  crash("dp_rank", {0, 1});
+  for (core::stream_id s = 1; s <= 4; ++s) {
+    submit(s, "r" + std::to_string(s));
+    EXPECT_EQ(only_add("r" + std::to_string(s)).rank.rank, 0);
+  }
+  advance(1s);
+  submit(5, "later");
+  EXPECT_EQ(only_add("later").rank.rank, 1);
+}
+
+TEST_F(node, a_request_that_dies_with_its_rank_actor_and_its_controller_is_placed_again) {
+  start();
+  link.result = core::send_result::queued;
+  submit(1, "a");
+  crash("dp_rank");
+  crash("dp_controller");
+  advance(1s);
+  ASSERT_EQ(adds_of("a").size(), 2u); // nobody could tell whether the first one had been sent
+  EXPECT_EQ(adds_of("a")[1].rid.attempt, 1u);
+  output(adds_of("a")[1], {7}, finish_reason::stop);
+  EXPECT_THAT(sink.tokens[1], ElementsAre(7));
+  EXPECT_EQ(pool().charges, 0u);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
 TEST_F(node, a_rank_that_is_lost_while_the_controller_is_away_loses_nothing_silently) {
   start(2);
   submit(1, "placed");

@@ -60,6 +60,33 @@ TEST(config, pools_that_do_not_go_together_are_refused) {
   EXPECT_THAT(parsed.error(), Contains(HasSubstr("a node has one unified pool, or")));
 }
 
+TEST(config, what_could_not_work_is_refused_wherever_it_was_set) {
+  const auto fault_of = [](auto change) {
+    auto config = app::default_config();
+    change(config);
+    const auto errors = app::check_config(config);
+    EXPECT_EQ(errors.size(), 1u);
+    return errors.empty() ? std::string{} : errors.front();
+  };
+  EXPECT_THAT(app::check_config(app::default_config()), testing::IsEmpty());
+  EXPECT_THAT(fault_of([](auto& c) { c.grpc = "nonsense"; }), HasSubstr("node.grpc: \"nonsense\" is not host:port"));
+  EXPECT_THAT(fault_of([](auto& c) { c.grpc = "127.0.0.1:65536"; }), HasSubstr("node.grpc"));
+  EXPECT_THAT(fault_of([](auto& c) { c.admin = "127.0.0.1:"; }), HasSubstr("node.admin"));
+  EXPECT_THAT(fault_of([](auto& c) { c.log_level = "loud"; }), HasSubstr("node.log_level: \"loud\""));
+  EXPECT_THAT(fault_of([](auto& c) { c.state_dir = std::string(61, 'x'); }), HasSubstr("node.state_dir"));
+  EXPECT_THAT(fault_of([](auto& c) { c.restarts.backoff_min = std::chrono::minutes{1}; }), HasSubstr("backoff_min_ms"));
+  EXPECT_THAT(fault_of([](auto& c) { c.pools[0].options.policy = "best"; }), HasSubstr("is not one of headroom"));
+  EXPECT_THAT(fault_of([](auto& c) { c.pools[0].options.name = ""; }), HasSubstr("pool.name"));
+  EXPECT_THAT(fault_of([](auto& c) { c.pools[0].handshake = "tcp://nonsense"; }), HasSubstr("pool.handshake"));
+  EXPECT_THAT(fault_of([](auto& c) { c.pools[0].handshake = "tcp://0.0.0.0:0"; }), HasSubstr("no address that ranks"));
+}
+
+TEST(config, a_folder_is_no_configuration) {
+  const auto loaded = app::load_config("/");
+  ASSERT_FALSE(loaded);
+  EXPECT_THAT(loaded.error(), Contains("/: cannot be read"));
+}
+
 TEST(config, broken_toml_names_its_line) {
   const auto parsed = app::parse_config("[node]\ngrpc = \n", "f.toml");
   ASSERT_FALSE(parsed);

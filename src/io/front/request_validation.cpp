@@ -299,6 +299,10 @@ fault read_placement(const pb::GenerateRequest& in, const core::node_info& node,
     return invalid("disaggregated_params.bootstrap_host",
                    shown(from.bootstrap_host()) + " is too long for a host name");
   }
+  if (in.sampling_params().n() > 1) {
+    return invalid("sampling_params.n",
+                   std::to_string(in.sampling_params().n()) + " samples cannot share the bootstrap_room of one");
+  }
   out.bootstrap = core::bootstrap_info{from.bootstrap_host(), from.bootstrap_port(), from.bootstrap_room()};
   return std::nullopt;
 }

@@ -229,6 +229,9 @@ class scheduler_front::impl {
     if (auto parsed = parse(request, bytes); !parsed) {
       return tl::unexpected(parsed.error());
     }
+    if (request.request_id().empty()) {
+      return tl::unexpected(grpc::status{grpc::status_code::invalid_argument, "request_id: is empty"});
+    }
     // The gateway also aborts what has ended; an unknown rid is no error.
     intake_.abort(request.request_id());
     pb::AbortResponse answer;

@@ -5,6 +5,7 @@
 #include "wire/sglang/engine_rid.hpp"
 #include "wire/sglang/handshake.hpp"
 #include "wire/sglang/output_codec.hpp"
+#include "wire/sglang/request_codec.hpp"
 
 #include <spdlog/spdlog.h>
 
@@ -78,9 +79,9 @@ class engine_hub::impl {
     bool input_to_read = false;
     {
       const std::lock_guard guard{endpoint->mutex};
-      if (endpoint->closed || endpoint->epoch.load() != epoch)
+      if (endpoint->closed || endpoint->lost || endpoint->epoch.load() != epoch)
         return core::send_result::unknown_link;
-      if (endpoint->queue.empty() && !endpoint->lost && transmit(*endpoint, frame)) {
+      if (endpoint->queue.empty() && transmit(*endpoint, frame)) {
         // Sending may have taken the signal of something that arrived: the sender thread would not hear of it.
         input_to_read = (endpoint->input.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0;
         if (!input_to_read)
@@ -204,8 +205,8 @@ class engine_hub::impl {
     bool more = false;
     const auto endpoints = live_; // a HELLO changes it
     for (const auto& endpoint : endpoints) {
-      read_monitor(*endpoint);
       more = read_registration(*endpoint) || more;
+      read_monitor(*endpoint);
     }
     for (std::uint16_t pool = 0; pool < pools_.size(); ++pool)
       more = read_handshake(pool) || more;
@@ -299,7 +300,7 @@ class engine_hub::impl {
         std::to_string(e.id.pool) + "-" + std::to_string(e.id.rank) + "-" + std::to_string(e.epoch.load());
     const auto monitor_address = "inproc://monitor-" + name;
     if (::zmq_socket_monitor(e.input.handle(), monitor_address.c_str(),
-                             ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED) != 0)
+                             ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
       throw zmq::error_t{};
     e.monitor = zmq::socket_t{context_, zmq::socket_type::pair};
     e.monitor.set(zmq::sockopt::linger, 0);
@@ -308,7 +309,7 @@ class engine_hub::impl {
     prepare(e.output);
     e.output.set(zmq::sockopt::rcvhwm, 1000);
     const auto bind = [&](zmq::socket_t& socket, const char* suffix) {
-      if (!options_.ipc_folder.empty())
+      if (options_.pools[e.id.pool].data_over_ipc)
         socket.bind("ipc://" + options_.ipc_folder + "/" + name + suffix);
       else
         socket.bind("tcp://" + host_of(pools_[e.id.pool].endpoint) + ":*");
@@ -348,9 +349,8 @@ class engine_hub::impl {
     ::zmq_socket_monitor(e.input.handle(), nullptr, 0);
     e.monitor.close();
     e.input.close();
-    if (!options_.ipc_folder.empty()) {
+    if (options_.pools[e.id.pool].data_over_ipc)
       std::remove(e.input_address.substr(6).c_str());
-    }
   }
 
   void carry_out_closes() {
@@ -372,19 +372,42 @@ class engine_hub::impl {
         return;
       if (event.more()) [[maybe_unused]]
         const auto got = e.monitor.recv(address, zmq::recv_flags::dontwait);
-      if (event.size() < 2)
+      if (event.size() < 6)
         continue;
       std::uint16_t kind = 0;
+      std::int32_t fd = -1;
       std::memcpy(&kind, event.data(), sizeof kind);
-      if (kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
-        e.connected = true;
-        if (e.registered)
+      std::memcpy(&fd, static_cast<const char*>(event.data()) + sizeof kind, sizeof fd);
+      if (kind == ZMQ_EVENT_ACCEPTED) {
+        if (fd != e.peer_fd) // which may have registered before we hear of it here
+          e.other_fds.push_back(fd);
+      } else if (kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) { // names no descriptor
+        if (e.peer_fd < 0 && e.registered && !e.other_fds.empty()) {
+          e.peer_fd = e.other_fds.back();
+          e.other_fds.pop_back();
           come_back(e);
-      } else if (kind == ZMQ_EVENT_DISCONNECTED && e.connected) {
-        e.connected = false;
+        }
+      } else if (kind == ZMQ_EVENT_DISCONNECTED) {
+        if (e.peer_fd < 0)
+          read_registration(e); // it may have come and gone since the last look
+        if (std::erase(e.other_fds, fd) != 0 || fd != e.peer_fd)
+          continue; // a stranger's connection says nothing about the rank
+        e.peer_fd = -1;
         report_lost(e, "its connection was lost");
+        // The rank's next connection can be there before the end of the old one is told.
+        if (!e.other_fds.empty() && is_reachable(e)) {
+          e.peer_fd = e.other_fds.back();
+          e.other_fds.pop_back();
+          come_back(e);
+        }
       }
     }
+  }
+
+  // Whether the rank's identity is connected, by a frame that asks nothing of it.
+  bool is_reachable(rank_endpoint& e) {
+    const std::lock_guard guard{e.mutex};
+    return !e.closed && transmit(e, {core::frame_kind::abort, sg::encode_abort({}), {}});
   }
 
   void report_lost(rank_endpoint& e, std::string cause) {
@@ -393,7 +416,9 @@ class engine_hub::impl {
       const std::lock_guard guard{e.mutex};
       if (std::exchange(e.lost, true))
         return;
-      drop_queued(e);
+      e.queue.clear();
+      e.queued_requests = 0;
+      e.queued_bytes = 0;
     }
     link_event event;
     event.kind = link_event_kind::lost;
@@ -403,18 +428,11 @@ class engine_hub::impl {
     callbacks_.on_link_event(std::move(event));
   }
 
-  static void drop_queued(rank_endpoint& e) {
-    e.queue.clear();
-    e.queued_requests = 0;
-    e.queued_bytes = 0;
-  }
-
   void come_back(rank_endpoint& e) {
     {
       const std::lock_guard guard{e.mutex};
       if (!std::exchange(e.lost, false))
         return;
-      drop_queued(e); // sent under the old epoch by somebody who did not know yet
       e.epoch = ++pools_[e.id.pool].next_epoch[e.id.rank];
     }
     link_event event;
@@ -453,7 +471,15 @@ class engine_hub::impl {
         event.cause =
             "registration: " + std::string{sg::to_string(registration.error().kind)} + " " + registration.error().field;
       } else {
+        const int fd = payload.get(ZMQ_SRCFD);
+        if (e.registered && e.peer_fd != fd) {
+          report_lost(e, "it registered again");
+          come_back(e);
+          event.epoch = e.epoch.load();
+        }
         e.registered = true;
+        e.peer_fd = fd;
+        std::erase(e.other_fds, fd);
         event.kind = link_event_kind::registered;
         event.kv_capacity = registration->kv_cache_size_tokens;
         event.max_running = registration->max_num_seqs;
@@ -489,7 +515,7 @@ class engine_hub::impl {
       return true;
     while (!e.queue.empty()) {
       const auto& frame = e.queue.front();
-      if (e.lost || !transmit(e, frame))
+      if (!transmit(e, frame))
         return false;
       e.queued_bytes -= frame.payload.size();
       if (frame.kind == core::frame_kind::add)
@@ -575,7 +601,7 @@ class engine_hub::impl {
 
   void end_output(rank_endpoint& e) {
     e.output.close();
-    if (!options_.ipc_folder.empty())
+    if (options_.pools[e.id.pool].data_over_ipc)
       std::remove(e.output_address.substr(6).c_str());
   }
 
@@ -650,8 +676,10 @@ class engine_hub::impl {
     report.num_waiting = load->num_waiting;
     report.kv_used_tokens = load->kv_used_tokens;
     report.kv_total_tokens = load->kv_total_tokens;
-    const bool wake = board_->publish(slot_base_[e.id.pool] + e.id.rank, report);
-    if (wake && wide_pools_[e.id.pool].load(std::memory_order_relaxed))
+    const auto slot = slot_base_[e.id.pool] + e.id.rank;
+    if (!wide_pools_[e.id.pool].load(std::memory_order_relaxed))
+      board_->store(slot, report); // nothing to choose: shown, not forwarded
+    else if (board_->publish(slot, report))
       callbacks_.on_load_report();
   }
 

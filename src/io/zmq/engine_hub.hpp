@@ -22,13 +22,12 @@ struct hub_pool_options {
   std::string name;
   std::string handshake = "tcp://127.0.0.1:0"; ///< tcp://host:port, port 0 = any; ipc://path
   std::uint16_t ranks_max = 64;
+  bool data_over_ipc = false; ///< else over tcp on the handshake's host
 };
 
 struct engine_hub_options {
   std::vector<hub_pool_options> pools;
-  /// Folder of the ipc endpoints (at most 60 bytes, sockaddr_un ends at 107); empty = data over tcp on the handshake's
-  /// host.
-  std::string ipc_folder;
+  std::string ipc_folder; ///< of the pools with data_over_ipc; at most 60 bytes, sockaddr_un ends at 107
   int heartbeat_interval_ms = 200;
   int heartbeat_timeout_ms = 500;                  ///< a frozen process or a cut link is known within this
   std::uint32_t send_queue_requests_max = 4096;    ///< per rank

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 #include <zmq.hpp>
 
 namespace rankwise::io {
@@ -28,8 +29,9 @@ struct rank_endpoint {
   zmq::socket_t monitor; // PAIR, events of `input`
   zmq::socket_t output;  // PULL, the rank's PUSH connects
 
-  bool registered = false; // sender thread
-  bool connected = false;  // sender thread
+  bool registered = false;    // sender thread
+  int peer_fd = -1;           // sender thread: the connection that registered; -1 = none, or lost
+  std::vector<int> other_fds; // sender thread: connections that are not known to be the rank's
   std::atomic<bool> closed{false};
   std::atomic<std::int64_t> last_output_ns{0};
   std::uint64_t report_sequence = 0; // receiver thread

@@ -191,6 +191,21 @@ TEST(ledger, a_closed_rank_returns_what_was_on_it) {
   EXPECT_EQ(l.close(77), std::vector<request_handle>{});
 }
 
+TEST(ledger, a_rank_that_never_reports_costs_no_memory_per_request) {
+  auto l = open_ledger();
+  l.add(1, charge_on(0, 10)); // keeps the rank from being empty
+  for (request_handle h = 2; h < 10'000; ++h) {
+    l.add(h, charge_on(0, 10));
+    l.first_token(h, at_ms(static_cast<int>(h)));
+    l.end(h, at_ms(static_cast<int>(h)));
+    ASSERT_LE(l.remembered(0), 128u);
+  }
+  // A late first report still contains what was prefilled before it.
+  l.first_token(1, at_ms(10'001));
+  EXPECT_EQ(l.report(report_of(0, 1, at_ms(11'000), 500)), report_verdict::accepted);
+  EXPECT_EQ(l.of(0, at_ms(11'000)).tokens, 500u);
+}
+
 TEST(ledger, words_on_unknown_handles_have_no_effect) {
   auto l = open_ledger();
   EXPECT_FALSE(l.first_token(5, at_ms(0)));

@@ -17,6 +17,10 @@
 #include <mutex>
 #include <thread>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 namespace rankwise::io {
 namespace {
 
@@ -75,6 +79,8 @@ class fake_rank {
     return payload.to_string();
   }
 
+  [[nodiscard]] const std::string& input_address() const { return input_address_; }
+
   zmq::socket_t input;
   zmq::socket_t output;
 
@@ -126,13 +132,15 @@ class hub_test : public testing::Test {
     }
     return holds();
   }
-  bool heard(link_event_kind kind, std::uint16_t rank, core::rank_epoch epoch) {
-    return eventually([&] {
-      const std::lock_guard guard{mutex_};
-      return std::any_of(events_.begin(), events_.end(), [&](const link_event& e) {
-        return e.kind == kind && e.rank.rank == rank && e.epoch == epoch;
-      });
-    });
+  bool heard(link_event_kind kind, std::uint16_t rank, core::rank_epoch epoch, std::chrono::milliseconds timeout = 5s) {
+    return eventually(
+        [&] {
+          const std::lock_guard guard{mutex_};
+          return std::any_of(events_.begin(), events_.end(), [&](const link_event& e) {
+            return e.kind == kind && e.rank.rank == rank && e.epoch == epoch;
+          });
+        },
+        timeout);
   }
   send_result send(int number, core::rank_epoch epoch = 1, frame_kind kind = frame_kind::add,
                    core::timestamp accepted_at = {}) {
@@ -226,12 +234,61 @@ TEST_F(hub_test, a_rank_whose_connection_breaks_is_lost_and_what_waited_for_it_i
   auto rank = join();
   rank.input.close();
   ASSERT_TRUE(heard(link_event_kind::lost, 0, 1));
-  EXPECT_EQ(send(1), send_result::queued);
+  EXPECT_EQ(send(1), send_result::unknown_link);
   rank.connect(); // the same process again, without HELLO
   ASSERT_TRUE(heard(link_event_kind::reconnected, 0, 2));
   EXPECT_EQ(send(2), send_result::unknown_link);
   EXPECT_EQ(send(3, 2), send_result::queued);
   EXPECT_EQ(rank.receive(), "3");
+}
+
+TEST_F(hub_test, a_stranger_at_the_endpoint_of_a_rank_does_not_take_it_down) {
+  start();
+  auto rank = join();
+  for (const bool as_zeromq : {false, true}) {
+    if (as_zeromq) {
+      zmq::socket_t stranger{context, zmq::socket_type::dealer};
+      stranger.set(zmq::sockopt::linger, 0);
+      stranger.connect(rank.input_address());
+      std::this_thread::sleep_for(50ms);
+    } else {
+      const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+      sockaddr_in to{};
+      to.sin_family = AF_INET;
+      to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      const auto address = rank.input_address();
+      to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+      ASSERT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+      ::close(fd);
+    }
+  }
+  std::this_thread::sleep_for(100ms);
+  EXPECT_EQ(send(1), send_result::queued);
+  EXPECT_EQ(rank.receive(), "1");
+  {
+    const std::lock_guard guard{mutex_};
+    EXPECT_TRUE(std::none_of(events_.begin(), events_.end(),
+                             [](const link_event& e) { return e.kind == link_event_kind::lost; }));
+  }
+  rank.input.close();
+  EXPECT_TRUE(heard(link_event_kind::lost, 0, 1));
+}
+
+TEST_F(hub_test, a_rank_that_is_gone_as_soon_as_it_registered_is_lost) {
+  start();
+  int registered = 0;
+  for (core::rank_epoch epoch = 1; epoch <= 40; ++epoch) {
+    auto rank = dial();
+    rank.hello();
+    rank.connect();
+    std::this_thread::sleep_for(std::chrono::microseconds{50 * epoch});
+    rank.input.close();
+    if (!heard(link_event_kind::registered, 0, epoch, 20ms))
+      continue; // its words went with it
+    ++registered;
+    EXPECT_TRUE(heard(link_event_kind::lost, 0, epoch)) << epoch;
+  }
+  EXPECT_GT(registered, 0);
 }
 
 TEST_F(hub_test, outputs_beyond_one_round_of_a_rank_are_all_read_in_order) {

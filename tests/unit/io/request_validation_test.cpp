@@ -98,6 +98,9 @@ TEST_F(request_validation_test, every_sampling_param_is_carried_over) {
   request.mutable_disaggregated_params()->set_bootstrap_host("10.0.0.1");
   request.mutable_disaggregated_params()->set_bootstrap_port(8998);
   request.set_stream(false);
+  auto in_a_room = request;
+  in_a_room.mutable_sampling_params()->set_n(1);
+  request.clear_disaggregated_params();
   const auto out = validation_.check(request, node_of());
   ASSERT_TRUE(out) << out.error().message;
   const auto& s = out->sampling;
@@ -121,7 +124,9 @@ TEST_F(request_validation_test, every_sampling_param_is_carried_over) {
   EXPECT_EQ(s.logit_bias, (std::map<std::string, double>{{"12", -1.0}}));
   EXPECT_EQ(out->samples, 3U);
   EXPECT_EQ(out->data_parallel_rank, 7);
-  EXPECT_EQ(out->bootstrap, (core::bootstrap_info{"10.0.0.1", 8998, 0})) << "room 0 is a room";
+  EXPECT_FALSE(out->bootstrap);
+  EXPECT_EQ(validation_.check(in_a_room, node_of())->bootstrap, (core::bootstrap_info{"10.0.0.1", 8998, 0}))
+      << "room 0 is a room";
   EXPECT_FALSE(out->stream);
 }
 
@@ -236,6 +241,12 @@ const std::vector<bad_case> bad_cases{
     {"rank_eight_of_eight", [](auto& r) { r.set_data_parallel_rank(8); }, wrong, "data_parallel_rank: 8"},
     {"room_negative", [](auto& r) { r.mutable_disaggregated_params()->set_bootstrap_room(-5); }, wrong,
      "disaggregated_params.bootstrap_room: -5"},
+    {"room_of_three",
+     [](auto& r) {
+       r.mutable_disaggregated_params()->set_bootstrap_room(5);
+       params(r).set_n(3);
+     },
+     wrong, "sampling_params.n: 3 samples cannot share the bootstrap_room"},
     {"port", [](auto& r) { r.mutable_disaggregated_params()->set_bootstrap_port(70000); }, wrong,
      "disaggregated_params.bootstrap_port: 70000"},
     {"host", [](auto& r) { r.mutable_disaggregated_params()->set_bootstrap_host(std::string(300, 'h')); }, wrong,

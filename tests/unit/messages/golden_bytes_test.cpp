@@ -240,6 +240,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   announced.renewed = true;
   check("rank_up", rank_up{announced, nullptr});
   check("rank_not_up", rank_not_up{{1, 2}, 3, core::rank_state::suspect, "silent"});
+  check("rank_actor_lost", rank_actor_lost{{1, 2}});
   check("dispatch_failed", dispatch_failed{1, 2, "full"});
   core::leg_record leg;
   leg.handle = 1;
@@ -286,7 +287,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   snapshot.degraded_reason = "parked";
   snapshot.silent = {"dp_rank decode/3"};
   check("node_snapshot", snapshot);
-  EXPECT_EQ(written().size(), 30u) << "as many as there are type ids";
+  EXPECT_EQ(written().size(), 31u) << "as many as there are type ids";
 }
 
 TEST_F(golden_bytes, a_request_comes_back_whole) {
