@@ -122,6 +122,13 @@ std::vector<std::string> forget(self_ptr self, const std::vector<core::request_h
   return ghosts;
 }
 
+void take_progress(self_ptr self, const core::batch_progress& m) {
+  auto& st = self->state;
+  st.pool->progress(m, self->clock().now());
+  for (const auto handle : m.ended)
+    st.legs.erase(handle);
+}
+
 /// The DPRank actor was restarted under a living link: what stood in its mailbox is lost. Legs that showed no token may
 /// never have been sent: they are taken back and placed again; the others go on.
 void take_back_doubtful(self_ptr self, std::uint16_t rank) {
@@ -134,12 +141,9 @@ void take_back_doubtful(self_ptr self, std::uint16_t rank) {
   if (doubtful.empty())
     return;
   std::sort(doubtful.begin(), doubtful.end());
-  for (const auto h : doubtful)
-    st.pool->end(h, self->clock().now());
-  const auto epoch = st.epochs[rank];
-  abort_ghosts(self, rank, epoch, forget(self, doubtful));
-  self->send(st.manager,
-             rank_lost{{st.config.pool.index, rank}, epoch, std::move(doubtful), "its actor was restarted"});
+  self->send(
+      st.manager,
+      rank_lost{{st.config.pool.index, rank}, st.epochs[rank], std::move(doubtful), "its actor was restarted", true});
 }
 
 void settle(self_ptr self) {
@@ -161,8 +165,11 @@ void settle(self_ptr self) {
     self->send(st.manager, rank_lost{{st.config.pool.index, key.first},
                                      key.second,
                                      std::move(handles),
-                                     "gone while the controller was restarted"});
+                                     "gone while the controller was restarted",
+                                     false});
   }
+  for (const auto& progress : std::exchange(st.waiting_progress, {}))
+    take_progress(self, progress);
   for (const auto rank : std::exchange(st.doubtful_ranks, {}))
     take_back_doubtful(self, rank);
   std::map<std::pair<std::uint16_t, core::rank_epoch>, std::vector<std::string>> unaborted;
@@ -198,8 +205,8 @@ void take_up(self_ptr self, const rank_up& m) {
   if (!dropped.empty()) {
     auto ghosts = forget(self, dropped);
     self->send(handle, ghost_requests{old_epoch, std::move(ghosts)});
-    self->send(st.manager,
-               rank_lost{m.rank.rank, old_epoch, std::move(dropped), "a new incarnation of the rank took its place"});
+    self->send(st.manager, rank_lost{m.rank.rank, old_epoch, std::move(dropped),
+                                     "a new incarnation of the rank took its place", false});
   } else if (other_actor && old_epoch == m.rank.epoch) {
     take_back_doubtful(self, number);
   } else if (other_actor && st.settling) {
@@ -233,10 +240,10 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
       },
       [=](const core::batch_progress& m) {
         timer t{self, self->state.stats};
-        auto& s = self->state;
-        s.pool->progress(m, self->clock().now());
-        for (const auto handle : m.ended)
-          s.legs.erase(handle);
+        if (self->state.settling)
+          self->state.waiting_progress.push_back(m);
+        else
+          take_progress(self, m);
       },
       [=](const load_update& m) {
         timer t{self, self->state.stats};
@@ -264,7 +271,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
           s.ranks[m.rank.rank] = nullptr;
         abort_ghosts(self, m.rank.rank, epoch, std::move(ghosts));
         if (!handles.empty())
-          self->send(s.manager, rank_lost{m.rank, epoch, std::move(handles), m.cause});
+          self->send(s.manager, rank_lost{m.rank, epoch, std::move(handles), m.cause, false});
       },
       [=](const rank_actor_lost& m) {
         timer t{self, self->state.stats};

@@ -51,6 +51,7 @@ struct dp_controller_state {
   std::vector<std::uint16_t> doubtful_ranks; // whose actor died shortly before
   std::vector<core::leg_record> waiting_legs;
   std::vector<core::leg_record> waiting_ended;
+  std::vector<core::batch_progress> waiting_progress;
   std::uint64_t waiting_aborts_until = 0;
   std::vector<pool_orders> waiting_orders;
 };

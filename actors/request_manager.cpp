@@ -107,7 +107,10 @@ request_manager_actor::behavior_type request_manager(self_ptr self, request_mana
       [=](const rank_lost& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
-        s.table->on_rank_lost(m.rank, m.epoch, m.handles, m.cause, self->clock().now(), s.effects);
+        if (m.doubtful)
+          s.table->on_legs_doubtful(m.rank, m.epoch, m.handles, m.cause, self->clock().now(), s.effects);
+        else
+          s.table->on_rank_lost(m.rank, m.epoch, m.handles, m.cause, self->clock().now(), s.effects);
         flush(self);
       },
       [=](const peer_changed& m) {

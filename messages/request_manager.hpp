@@ -73,11 +73,14 @@ struct rank_lost {
   core::rank_epoch epoch = 0;
   std::vector<core::request_handle> handles;
   std::string cause;
+  /// The rank lives, but these may never have been sent to it: their charges stand until RequestManager, who alone
+  /// knows which of them have shown a token, ends them.
+  bool doubtful = false;
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rank_lost& x) {
-  return f(caf::meta::type_name("rank_lost"), x.rank, x.epoch, x.handles, x.cause);
+  return f(caf::meta::type_name("rank_lost"), x.rank, x.epoch, x.handles, x.cause, x.doubtful);
 }
 
 /// Answer to list_atom.

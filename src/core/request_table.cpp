@@ -281,6 +281,21 @@ void request_table::on_rank_lost(rank_id rank, rank_epoch epoch, const std::vect
   }
 }
 
+void request_table::on_legs_doubtful(rank_id rank, rank_epoch epoch, const std::vector<request_handle>& handles,
+                                     std::string_view cause, timestamp now, request_effects& fx) {
+  for (const auto handle : handles) {
+    auto* s = find(handle);
+    if (s == nullptr || s->next_index > 0)
+      continue;
+    const auto* l = leg_in(*s, rank.pool);
+    if (l == nullptr || l->rank != rank.rank || l->epoch != epoch ||
+        (l->state != leg_state::placed && l->state != leg_state::committed))
+      continue;
+    move_or_fail(handle, failure::rank_lost,
+                 "rank " + std::to_string(rank.rank) + " may not have got it (" + std::string{cause} + ")", now, fx);
+  }
+}
+
 // A request without a token is placed again; one whose client has seen tokens cannot be repeated and ends.
 void request_table::move_or_fail(request_handle handle, failure why, std::string text, timestamp now,
                                  request_effects& fx) {

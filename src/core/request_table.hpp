@@ -114,6 +114,9 @@ class request_table {
   /// The controller dropped these legs with a rank.
   void on_rank_lost(rank_id rank, rank_epoch epoch, const std::vector<request_handle>& handles, std::string_view cause,
                     timestamp now, request_effects& fx);
+  /// The controller cannot tell whether these legs reached their rank. Those without a token are placed again.
+  void on_legs_doubtful(rank_id rank, rank_epoch epoch, const std::vector<request_handle>& handles,
+                        std::string_view cause, timestamp now, request_effects& fx);
   /// Ends what is over its deadline.
   void on_tick(timestamp now, request_effects& fx);
   /// Ends everything, e.g. when the node's drain time is over.

@@ -227,6 +227,22 @@ TEST_F(node, what_a_lost_rank_ran_is_aborted_before_it_gets_work_again) {
   EXPECT_EQ(link.frames[2].kind, frame_kind::add);
 }
 
+TEST_F(node, a_first_token_that_comes_while_the_controller_settles_is_not_forgotten) {
+  start();
+  submit(1, "a");
+  const auto sent = only_add("a");
+  crash("dp_rank");
+  crash("dp_controller");
+  output(sent, {1});
+  advance(1s);
+  EXPECT_EQ(adds_of("a").size(), 1u); // it plainly reached the engine
+  output(sent, {2}, finish_reason::stop);
+  EXPECT_THAT(sink.tokens[1], ElementsAre(1, 2));
+  EXPECT_EQ(counts().completed, 1u);
+  EXPECT_EQ(pool().charges, 0u);
+  EXPECT_EQ(frames(frame_kind::abort), 0u);
+}
+
 TEST_F(node, an_abort_while_the_rank_actor_restarts_reaches_the_engine_once) {
   start();
   submit(1, "a");

@@ -205,7 +205,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   check("refusal", core::refusal{1, 2, 3, core::failure::rank_queue_full, true, "full"});
   check("leg_dispatched", leg_dispatched{1, 2, 3});
   check("aborts_done", aborts_done{1, 2});
-  check("rank_lost", rank_lost{{1, 2}, 3, {4, 5}, "killed"});
+  check("rank_lost", rank_lost{{1, 2}, 3, {4, 5}, "killed", true});
   check("peer_changed", peer_changed{"dp_controller", 1, nullptr, 2});
 
   core::request_row row;
