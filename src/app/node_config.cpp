@@ -336,7 +336,7 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.integer("vocab_size", model.vocab_size, 0, many);
     r.integer("max_context_length", model.max_context_length, 0, many);
     std::int64_t eos = -1;
-    r.integer("eos_token_id", eos, 0, many);
+    r.integer("eos_token_id", eos, -1, many);
     if (eos >= 0)
       model.eos_token_ids = {static_cast<std::int32_t>(eos)};
     r.integer("bos_token_id", model.bos_token_id, 0, many);

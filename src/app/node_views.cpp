@@ -287,7 +287,7 @@ std::string metrics_text(const metrics_input& in) {
             static_cast<double>(a.longest_handler_ns) / 1e9, actor);
   }
   f.histogram("rankwise_dispatch_seconds",
-              "From a request's arrival at the front to its place in the queue towards its rank", in.dispatch);
+              "From a request that the front has read and checked until ZeroMQ has it for its rank", in.dispatch);
   f.gauge("rankwise_front_connections", "Client connections", number(in.front.server.connections_now));
   f.gauge("rankwise_front_calls", "Open calls", number(in.front.server.calls_now));
   f.counter("rankwise_front_chunks_total", "Chunk messages sent", number(in.front.chunks));
