@@ -390,8 +390,9 @@ class node::impl {
           l.kv_used_tokens = report.kv_used_tokens;
           l.kv_total_tokens = report.kv_total_tokens;
           l.report_age_s = core::to_seconds(now - report.received_at);
-          // An engine reports with its outputs only: the last report of a rank that fell idle still shows its load.
-          if (rank.requests == 0) {
+          // An engine reports with its outputs only: the last report of a rank that fell idle still shows its load. A
+          // busy one reports every 50 ms, so that a controller that is just rebuilding its ledger empties nothing here.
+          if (rank.requests == 0 && l.report_age_s > 0.2) {
             l.num_running = 0;
             l.num_waiting = 0;
             l.kv_used_tokens = 0;
