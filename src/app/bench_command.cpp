@@ -3,6 +3,7 @@
 #include "app/bench_client.hpp"
 #include "app/bench_server.hpp"
 #include "app/child_process.hpp"
+#include "app/scratch_folder.hpp"
 #include "io/http/admin_server.hpp"
 
 #include <CLI/CLI.hpp>
@@ -49,24 +50,6 @@ enum class server_kind : std::uint8_t { node, grpcpp, bare };
 std::string_view to_string(server_kind kind) {
   return kind == server_kind::node ? "node" : kind == server_kind::grpcpp ? "grpcpp" : "bare";
 }
-
-class scratch_folder {
- public:
-  scratch_folder() : path_((fs::temp_directory_path() / "rankwise-bench-XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr)
-      throw std::runtime_error("cannot make a folder like " + path_);
-  }
-  ~scratch_folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  scratch_folder(const scratch_folder&) = delete;
-  scratch_folder& operator=(const scratch_folder&) = delete;
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// User and system time of a running process, threads that have ended included, in nanoseconds' resolution.
 double cpu_seconds(pid_t pid) {
@@ -157,7 +140,7 @@ class installation {
     return *rest;
   }
 
-  scratch_folder folder_;
+  scratch_folder folder_{"rankwise-bench-"};
   std::unique_ptr<child_process> server_;
   std::unique_ptr<child_process> engine_;
 };

@@ -6,6 +6,7 @@
 #include "app/kv_plot.hpp"
 #include "app/replay_client.hpp"
 #include "app/replay_command.hpp"
+#include "app/scratch_folder.hpp"
 #include "io/http/admin_server.hpp"
 
 #include <CLI/CLI.hpp>
@@ -46,22 +47,6 @@ struct demo_options {
 };
 
 /// A folder that goes when the run is over.
-struct scratch_folder {
-  std::string path;
-  scratch_folder() {
-    auto pattern = (fs::temp_directory_path() / "rankwise-demo-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr)
-      throw std::runtime_error("cannot make a folder like " + pattern);
-    path = pattern;
-  }
-  ~scratch_folder() {
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
-  }
-  scratch_folder(const scratch_folder&) = delete;
-  scratch_folder& operator=(const scratch_folder&) = delete;
-};
-
 struct rank_figures {
   std::string pool;
   int rank = 0;
@@ -109,12 +94,12 @@ class cluster {
  public:
   explicit cluster(const demo_options& o) {
     {
-      std::ofstream config{folder_.path + "/node.toml"};
-      config << node_toml(o, folder_.path);
+      std::ofstream config{folder_.path() + "/node.toml"};
+      config << node_toml(o, folder_.path());
     }
     node_ = std::make_unique<child_process>(own_program(),
-                                            std::vector<std::string>{"node", "--config", folder_.path + "/node.toml"},
-                                            folder_.path + "/node.log");
+                                            std::vector<std::string>{"node", "--config", folder_.path() + "/node.toml"},
+                                            folder_.path() + "/node.log");
     const auto wait = std::chrono::seconds{20};
     const auto line = [&](const std::string& prefix) {
       auto rest = node_->wait_line(prefix, wait);
@@ -149,7 +134,7 @@ class cluster {
       }
       engines_.emplace(
           std::pair{std::string{role}, rank},
-          child_process{own_program(), arguments, folder_.path + "/engine-" + role + std::to_string(rank) + ".log"});
+          child_process{own_program(), arguments, folder_.path() + "/engine-" + role + std::to_string(rank) + ".log"});
     };
     for (int i = 0; i < o.prefill_ranks; ++i)
       engine("prefill", prefill, i, o.prefill_ranks);
@@ -169,12 +154,12 @@ class cluster {
     engines_.clear();
     if (code != 0)
       throw std::runtime_error("the node ended with code " + std::to_string(code) + ":\n" + log());
-    return check_history(folder_.path + "/history.txt");
+    return check_history(folder_.path() + "/history.txt");
   }
 
   /// The last lines of the node's log.
   [[nodiscard]] std::string log() const {
-    std::ifstream in{folder_.path + "/node.log"};
+    std::ifstream in{folder_.path() + "/node.log"};
     std::vector<std::string> lines;
     for (std::string line; std::getline(in, line);)
       lines.push_back(line);
@@ -188,7 +173,7 @@ class cluster {
   std::string admin;
 
  private:
-  scratch_folder folder_;
+  scratch_folder folder_{"rankwise-demo-"};
   std::unique_ptr<child_process> node_;
   std::map<std::pair<std::string, int>, child_process> engines_;
 };

@@ -3,6 +3,7 @@
 #include "actors/supervisor.hpp"
 #include "app/history_file.hpp"
 #include "app/node_views.hpp"
+#include "app/scratch_folder.hpp"
 #include "core/doorbell.hpp"
 #include "io/http/admin_server.hpp"
 #include "io/zmq/engine_hub.hpp"
@@ -97,31 +98,22 @@ class actor_intake final : public core::request_intake {
 /// Where a node keeps its sockets: the folder that was asked for, or one of its own that goes with it.
 class state_folder {
  public:
-  explicit state_folder(const std::string& wanted) : path_(wanted), temporary_(wanted.empty()) {
-    if (temporary_) {
-      path_ = (fs::temp_directory_path() / "rankwise-XXXXXX").string();
-      if (::mkdtemp(path_.data()) == nullptr)
-        throw std::runtime_error("cannot make a folder like " + path_);
+  explicit state_folder(const std::string& wanted) : wanted_(wanted) {
+    if (wanted.empty()) {
+      own_.emplace("rankwise-");
       return;
     }
     std::error_code error;
-    fs::create_directories(path_, error);
+    fs::create_directories(wanted, error);
     if (error)
-      throw std::runtime_error("state_dir: cannot make " + path_ + ": " + error.message());
-    fs::permissions(path_, fs::perms::owner_all, error);
+      throw std::runtime_error("state_dir: cannot make " + wanted + ": " + error.message());
+    fs::permissions(wanted, fs::perms::owner_all, error);
   }
-  ~state_folder() {
-    std::error_code ignored;
-    if (temporary_)
-      fs::remove_all(path_, ignored);
-  }
-  state_folder(const state_folder&) = delete;
-  state_folder& operator=(const state_folder&) = delete;
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] const std::string& path() const noexcept { return own_ ? own_->path() : wanted_; }
 
  private:
-  std::string path_;
-  bool temporary_;
+  std::string wanted_;
+  std::optional<scratch_folder> own_;
 };
 
 } // namespace

@@ -21,6 +21,14 @@ namespace {
 using endpoint_ptr = std::shared_ptr<rank_endpoint>;
 namespace sg = wire::sglang;
 
+// What follows the identity; of several parts the last.
+void receive_rest(zmq::socket_t& socket, zmq::message_t& payload) {
+  do {
+    if (!socket.recv(payload, zmq::recv_flags::dontwait))
+      return;
+  } while (payload.more());
+}
+
 std::string_view view(const zmq::message_t& m) {
   return {static_cast<const char*>(m.data()), m.size()};
 }
@@ -222,10 +230,7 @@ class engine_hub::impl {
         return false;
       if (!identity.more())
         continue;
-      [[maybe_unused]] const auto got = p.handshake.recv(payload, zmq::recv_flags::dontwait);
-      while (payload.more())
-        if (!p.handshake.recv(payload, zmq::recv_flags::dontwait))
-          break;
+      receive_rest(p.handshake, payload);
       const auto rank = sg::decode_identity(view(identity));
       const auto message = sg::decode_handshake(view(payload));
       if (!rank || !message) {
@@ -453,10 +458,7 @@ class engine_hub::impl {
           return false;
         if (!identity.more())
           continue;
-        [[maybe_unused]] const auto got = e.input.recv(payload, zmq::recv_flags::dontwait);
-        while (payload.more())
-          if (!e.input.recv(payload, zmq::recv_flags::dontwait))
-            break;
+        receive_rest(e.input, payload);
       }
       link_event event;
       event.rank = e.id;
