@@ -1,8 +1,9 @@
-#include "app/bench_command.hpp"
-#include "app/demo_command.hpp"
-#include "app/engine_command.hpp"
-#include "app/node_command.hpp"
-#include "app/replay_command.hpp"
+#include "app/bench/bench_command.hpp"
+#include "app/cli/view_commands.hpp"
+#include "app/demo/demo_command.hpp"
+#include "app/engine/engine_command.hpp"
+#include "app/node/node_command.hpp"
+#include "app/replay/replay_command.hpp"
 
 #include <CLI/CLI.hpp>
 

@@ -1,5 +1,5 @@
-#include "app/demo_faults.hpp"
-#include "app/node_config.hpp"
+#include "app/demo/demo_faults.hpp"
+#include "app/node/node_config.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

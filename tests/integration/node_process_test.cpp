@@ -1,5 +1,5 @@
-#include "app/child_process.hpp"
-#include "app/history_file.hpp"
+#include "app/node/history_file.hpp"
+#include "app/process/child_process.hpp"
 #include "io/http/admin_server.hpp"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-#include "app/engine_command.hpp"
-#include "app/replay_command.hpp"
+#include "app/engine/engine_command.hpp"
+#include "app/replay/replay_command.hpp"
 
 #include <CLI/CLI.hpp>
 

@@ -1,4 +1,4 @@
-#include "app/engine_command.hpp"
+#include "app/engine/engine_command.hpp"
 #include "engine_program.hpp"
 #include "fake_front_end.hpp"
 #include "wire/msgpack_writer.hpp"

@@ -1,5 +1,5 @@
-#include "app/replay_client.hpp"
-#include "app/replay_command.hpp"
+#include "app/replay/replay_client.hpp"
+#include "app/replay/replay_command.hpp"
 #include "io/front/sglang_scheduler.grpc.pb.h"
 #include "wire/sglang/engine_rid.hpp"
 

@@ -1,0 +1,546 @@
+#include "app/node/node.hpp"
+
+#include "actors/supervisor.hpp"
+#include "app/node/history_file.hpp"
+#include "app/node/node_views.hpp"
+#include "app/process/scratch_folder.hpp"
+#include "core/doorbell.hpp"
+#include "io/http/admin_server.hpp"
+#include "io/zmq/engine_hub.hpp"
+#include "messages/type_ids.hpp"
+
+#include <caf/all.hpp>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <charconv>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <random>
+#include <thread>
+
+namespace rankwise::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+class steady_clock final : public core::clock {
+ public:
+  [[nodiscard]] core::timestamp now() const noexcept override {
+    return std::chrono::time_point_cast<core::duration>(std::chrono::steady_clock::now());
+  }
+};
+
+class actor_config final : public caf::actor_system_config {
+ public:
+  explicit actor_config(std::uint32_t threads) {
+    add_message_types<caf::id_block::rankwise>();
+    set("scheduler.policy", caf::atom("sharing"));
+    set("scheduler.max-threads", std::size_t{std::max(threads, 2u)});
+    set("scheduler.max-throughput", std::size_t{100});
+  }
+};
+
+/// A front's way to RequestManager, with a cap on what is under way.
+class actor_intake final : public core::request_intake {
+ public:
+  using info_source = std::function<core::node_info()>;
+  using load_source = std::function<std::vector<core::rank_load>()>;
+
+  actor_intake(std::shared_ptr<actor_directory> directory, std::uint32_t submissions_max, info_source info,
+               load_source loads)
+      : directory_(std::move(directory)), submissions_max_(submissions_max), info_(std::move(info)),
+        loads_(std::move(loads)) {}
+
+  void sink(core::stream_sink* sink) { sink_ = sink; }
+
+  void submit(core::stream_id stream, core::request_ptr request) noexcept override {
+    const auto manager = directory_->request_manager();
+    if (manager.handle == nullptr || manager.backlog->submissions.fetch_add(1) >= submissions_max_) {
+      if (manager.backlog != nullptr)
+        manager.backlog->submissions.fetch_sub(1);
+      core::stream_batch batch;
+      core::stream_event event;
+      event.stream = stream;
+      event.outcome_index = 0;
+      batch.events.push_back(event);
+      batch.outcomes.push_back({core::outcome_kind::refused, core::failure::request_manager_overloaded,
+                                "backlog_submissions_max is " + std::to_string(submissions_max_), 0});
+      sink_->deliver(std::move(batch));
+      return;
+    }
+    caf::anon_send(manager.handle, submit_request{stream, std::move(request)});
+  }
+
+  void cancel(core::stream_id stream, core::failure why) noexcept override {
+    if (const auto manager = directory_->request_manager(); manager.handle != nullptr)
+      caf::anon_send(manager.handle, cancel_request{stream, why});
+  }
+
+  void abort(std::string rid) noexcept override {
+    if (const auto manager = directory_->request_manager(); manager.handle != nullptr)
+      caf::anon_send(manager.handle, abort_request{std::move(rid)});
+  }
+
+  [[nodiscard]] core::node_info info() const override { return info_(); }
+  [[nodiscard]] std::vector<core::rank_load> loads() const override { return loads_(); }
+
+ private:
+  std::shared_ptr<actor_directory> directory_;
+  std::uint32_t submissions_max_;
+  info_source info_;
+  load_source loads_;
+  core::stream_sink* sink_ = nullptr;
+};
+
+/// Where a node keeps its sockets: the folder that was asked for, or one of its own that goes with it.
+class state_folder {
+ public:
+  explicit state_folder(const std::string& wanted) : wanted_(wanted) {
+    if (wanted.empty()) {
+      own_.emplace("rankwise-");
+      return;
+    }
+    std::error_code error;
+    fs::create_directories(wanted, error);
+    if (error)
+      throw std::runtime_error("state_dir: cannot make " + wanted + ": " + error.message());
+    fs::permissions(wanted, fs::perms::owner_all, error);
+  }
+  [[nodiscard]] const std::string& path() const noexcept { return own_ ? own_->path() : wanted_; }
+
+ private:
+  std::string wanted_;
+  std::optional<scratch_folder> own_;
+};
+
+} // namespace
+
+class node::impl {
+ public:
+  explicit impl(node_config config)
+      : config_(std::move(config)), state_dir_(config_.state_dir), system_config_(config_.worker_threads),
+        system_(system_config_), directory_(std::make_shared<actor_directory>()) {
+    spdlog::set_level(spdlog::level::from_str(config_.log_level));
+    if (!config_.history_file.empty())
+      history_ = std::make_unique<history_file>(config_.history_file);
+
+    io::engine_hub_options hub;
+    for (const auto& pool : config_.pools)
+      hub.pools.push_back({pool.options.name, pool.handshake, pool.options.ranks_max,
+                           pool.handshake.starts_with("ipc://") || pool.handshake.starts_with("tcp://127.") ||
+                               pool.handshake.starts_with("tcp://localhost")});
+    hub.heartbeat_interval_ms = static_cast<int>(config_.heartbeat_interval_ms);
+    hub.heartbeat_timeout_ms = static_cast<int>(config_.heartbeat_timeout_ms);
+    hub.send_queue_requests_max = config_.send_queue_requests_max;
+    hub.send_queue_bytes_max = config_.send_queue_bytes_max;
+    hub.ipc_folder = state_dir_.path();
+    board_ = std::make_shared<core::load_board>(io::engine_hub::board_slots(hub));
+    const auto batches_max = config_.backlog_batches_max;
+    io::engine_hub_callbacks callbacks;
+    callbacks.on_link_event = [this](link_event e) {
+      note_registration(e);
+      if (const auto supervisor = directory_->supervisor(); supervisor != nullptr)
+        caf::anon_send(supervisor, std::move(e));
+    };
+    callbacks.on_outputs = [this](core::output_batch batch) {
+      const auto manager = directory_->request_manager();
+      if (manager.handle == nullptr)
+        return;
+      manager.backlog->batches.fetch_add(1, std::memory_order_relaxed);
+      caf::anon_send(manager.handle, std::move(batch));
+    };
+    callbacks.may_receive = [this, batches_max] {
+      const auto manager = directory_->request_manager();
+      return manager.backlog == nullptr || manager.backlog->batches.load(std::memory_order_relaxed) < batches_max;
+    };
+    callbacks.on_load_report = [this] { doorbell_.ring(); };
+    callbacks.now = [this] { return clock_.now(); };
+    callbacks.on_dispatched = [this](core::duration d) { dispatch_seconds_.Observe(core::to_seconds(d)); };
+    hub_ = std::make_unique<io::engine_hub>(std::move(hub), std::move(callbacks), board_);
+
+    intake_ = std::make_unique<actor_intake>(
+        directory_, config_.backlog_submissions_max, [this] { return info(); }, [this] { return loads(); });
+    auto front_options = config_.front;
+    front_options.server.listen = config_.grpc;
+    front_options.loads_pool = serving_pool();
+    front_options.load_balance_method = config_.pools[serving_pool()].options.policy;
+    front_ = std::make_unique<io::front::scheduler_front>(front_options, *intake_, clock_);
+    intake_->sink(front_.get());
+
+    admin_ = std::make_unique<io::admin_server>(config_.admin);
+    add_routes();
+    spawn_supervisor();
+    hub_->start();
+    running_ = true;
+    forward_thread_ = std::thread{[this] { ring_forwarder(); }};
+    watch_thread_ = std::thread{[this] { watch(); }};
+    if (auto started = front_->start(); !started) {
+      stop();
+      throw std::runtime_error(started.error());
+    }
+    admin_->start();
+  }
+
+  ~impl() { stop(); }
+
+  bool drain(std::chrono::milliseconds timeout) {
+    draining_ = true;
+    const bool clean = front_->drain(timeout);
+    if (const auto manager = directory_->request_manager(); manager.handle != nullptr)
+      caf::anon_send(manager.handle, end_all_atom::value);
+    return clean;
+  }
+
+  void stop() noexcept {
+    if (stopped_.exchange(true))
+      return;
+    running_ = false;
+    wake_.notify_all();
+    doorbell_.ring();
+    admin_->stop();
+    front_->stop();
+    if (forward_thread_.joinable())
+      forward_thread_.join();
+    if (watch_thread_.joinable())
+      watch_thread_.join();
+    hub_->stop();
+    if (auto supervisor = directory_->supervisor(); supervisor != nullptr)
+      caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
+    directory_->clear();
+    system_.await_all_actors_done();
+  }
+
+  [[nodiscard]] std::string grpc_address() const {
+    const auto colon = config_.grpc.rfind(':');
+    return config_.grpc.substr(0, colon) + ":" + std::to_string(front_->port());
+  }
+  [[nodiscard]] std::string admin_address() const { return admin_->address(); }
+  [[nodiscard]] std::string handshake_endpoint(std::size_t pool) const { return hub_->handshake_endpoint(pool); }
+  [[nodiscard]] const node_config& config() const { return config_; }
+  [[nodiscard]] bool ready() const { return info().ready; }
+  [[nodiscard]] std::string fatal_reason() const {
+    const std::lock_guard guard{mutex_};
+    return fatal_;
+  }
+
+ private:
+  /// The pool whose ranks a client sees: the one that decodes.
+  [[nodiscard]] std::uint16_t serving_pool() const {
+    std::uint16_t best = 0;
+    for (const auto& pool : config_.pools)
+      if (pool.options.role != core::pool_role::prefill)
+        best = pool.options.index;
+    return best;
+  }
+
+  void spawn_supervisor() {
+    supervisor_config c;
+    for (const auto& pool : config_.pools) {
+      c.pools.push_back(pool.options);
+      c.pools.back().ledger = config_.ledger;
+      auto& pools = c.requests.pools;
+      (pool.options.role == core::pool_role::unified   ? pools.unified
+       : pool.options.role == core::pool_role::prefill ? pools.prefill
+                                                       : pools.decode) = pool.options.index;
+    }
+    c.requests.attempts_max = config_.attempts_max;
+    c.requests.request_time_max = core::duration{static_cast<core::duration::rep>(config_.request_time_max_s * 1e9)};
+    c.requests.streams_max = config_.streams_max;
+    c.rank_timing = config_.rank_timing;
+    c.restarts = config_.restarts;
+    c.forwarder_restarts = config_.restarts;
+    c.forwarder_restarts.restarts_max = config_.forwarder_restarts_max;
+    if (config_.forwarder_restarts_max == 0)
+      c.forwarder_restarts.backoff_max = c.forwarder_restarts.backoff_min;
+    c.park_retry = core::duration{static_cast<core::duration::rep>(config_.park_retry_s * 1e9)};
+    c.board = board_;
+    c.link = hub_.get();
+    c.sink = front_.get();
+    c.history = history_.get();
+    c.directory = directory_;
+    c.load_forwarding = config_.load_forwarding;
+    c.seed = std::random_device{}();
+    c.on_fatal = [this](std::string reason) { give_up(std::move(reason)); };
+    const auto handle = system_.spawn(supervisor, std::move(c));
+    handle->attach_functor([this](const caf::error& reason) {
+      if (reason != caf::exit_reason::user_shutdown)
+        give_up("the supervisor crashed: " + system_.render(reason));
+    });
+  }
+
+  /// The process is to end; the first reason counts.
+  void give_up(std::string reason) {
+    spdlog::critical("event=node_fatal cause=\"{}\"", reason);
+    const std::lock_guard guard{mutex_};
+    if (fatal_.empty())
+      fatal_ = std::move(reason);
+  }
+
+  void note_registration(const link_event& e) {
+    if (e.kind != link_event_kind::registered || e.rank.pool != serving_pool())
+      return;
+    const std::lock_guard guard{mutex_};
+    max_model_len_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(e.max_model_len, 0xffffffff));
+    engine_version_ = e.engine_version;
+  }
+
+  // The one hop between the output path and the actor: the receiver only rings.
+  void ring_forwarder() {
+    std::uint32_t seen = 0;
+    while (running_) {
+      doorbell_.wait(seen);
+      if (const auto forwarder = directory_->load_forwarder(); forwarder != nullptr && running_)
+        caf::anon_send(forwarder, wake_atom::value);
+      // Coalesce: at most a thousand wake-ups a second, however many batches arrive.
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    }
+  }
+
+  template <class Answer, class... Question>
+  std::optional<Answer> ask(Question... question) {
+    const auto target = directory_->introspector();
+    if (target == nullptr)
+      return std::nullopt;
+    caf::scoped_actor self{system_};
+    std::optional<Answer> result;
+    self->request(target, std::chrono::seconds{2}, question...)
+        .receive([&](Answer& answer) { result = std::move(answer); }, [](const caf::error&) {});
+    return result;
+  }
+
+  // Keeps the newest snapshot for those who must not wait.
+  void watch() {
+    while (running_) {
+      if (auto snapshot = ask<node_snapshot>(snapshot_atom::value)) {
+        const std::lock_guard guard{mutex_};
+        snapshot_ = std::move(*snapshot);
+        snapshot_known_ = true;
+      }
+      std::unique_lock lock{mutex_};
+      wake_.wait_for(lock, std::chrono::milliseconds{was_ready_ ? 500 : 20}, [this] { return !running_; });
+    }
+  }
+
+  [[nodiscard]] core::node_info info() const {
+    const std::lock_guard guard{mutex_};
+    core::node_info result;
+    const auto serving = serving_pool();
+    bool all_up = snapshot_known_;
+    bool all_joined = snapshot_known_ && snapshot_.pools.size() == config_.pools.size();
+    if (!all_joined)
+      result.not_ready_reason = "starting";
+    for (const auto& view : snapshot_.pools) {
+      if (view.ranks_up < view.ranks_awaited)
+        all_joined = false;
+      if (view.ranks_up == 0)
+        all_up = false;
+      if (view.ranks_up < view.ranks_awaited || view.ranks_up == 0)
+        result.not_ready_reason = "pool " + view.name + " has " + std::to_string(view.ranks_up) + " of " +
+                                  std::to_string(view.ranks_awaited) + " ranks";
+      if (view.pool != serving)
+        continue;
+      result.dp_size = view.dp_size;
+      for (const auto& rank : view.ranks) {
+        result.max_total_num_tokens += rank.kv_capacity;
+        result.max_running_requests = std::max(result.max_running_requests, rank.max_running);
+      }
+    }
+    // All awaited ranks make a node ready; after that, one rank of each pool keeps it so.
+    was_ready_ = was_ready_ || all_joined;
+    result.ready = was_ready_ && all_up && !draining_;
+    if (draining_)
+      result.not_ready_reason = "draining";
+    if (result.ready)
+      result.not_ready_reason.clear();
+    result.requests_in_flight = static_cast<std::uint32_t>(snapshot_.requests.in_flight());
+    result.max_model_len = max_model_len_;
+    result.engine_version = engine_version_;
+    const bool single = config_.pools.size() == 1;
+    const auto role = config_.pools[0].options.role;
+    result.disaggregation_mode =
+        !single || role == core::pool_role::unified ? "null" : std::string{core::to_string(role)};
+    return result;
+  }
+
+  [[nodiscard]] std::vector<core::rank_load> loads() const {
+    std::vector<core::rank_load> result;
+    const auto now = clock_.now();
+    const std::lock_guard guard{mutex_};
+    for (const auto& view : snapshot_.pools) {
+      for (const auto& rank : view.ranks) {
+        core::rank_load l;
+        l.rank = rank.rank;
+        l.max_running_requests = rank.max_running;
+        l.kv_total_tokens = rank.kv_capacity;
+        core::load_report report;
+        if (board_->read(hub_->board_slot(rank.rank), report) && report.epoch == rank.epoch) {
+          l.num_running = report.num_running;
+          l.num_waiting = report.num_waiting;
+          l.kv_used_tokens = report.kv_used_tokens;
+          l.kv_total_tokens = report.kv_total_tokens;
+          l.report_age_s = core::to_seconds(now - report.received_at);
+          // An engine reports with its outputs only: the last report of a rank that fell idle still shows its load. A
+          // busy one reports every 50 ms, so that a controller that is just rebuilding its ledger empties nothing here.
+          if (rank.requests == 0 && l.report_age_s > 0.2) {
+            l.num_running = 0;
+            l.num_waiting = 0;
+            l.kv_used_tokens = 0;
+          }
+        } else {
+          l.num_running = rank.requests;
+          l.kv_used_tokens = rank.tokens;
+        }
+        result.push_back(l);
+      }
+    }
+    return result;
+  }
+
+  void add_routes() {
+    using io::http_answer;
+    using io::http_query;
+    const auto as_json = [](const nlohmann::ordered_json& j) {
+      return http_answer{200, "application/json", j.dump(1) + "\n"};
+    };
+    const auto no_answer = [] {
+      return http_answer{503, "text/plain", "the introspector did not answer within 2 s\n"};
+    };
+    const auto with_snapshot = [this, no_answer](auto view) {
+      return [this, no_answer, view](const http_query&) -> http_answer {
+        const auto snapshot = ask<node_snapshot>(snapshot_atom::value);
+        return snapshot ? view(*snapshot) : no_answer();
+      };
+    };
+    admin_->get("/healthz", [](const http_query&) { return http_answer{200, "text/plain", "ok\n"}; });
+    admin_->get("/readyz", [this](const http_query&) {
+      const auto i = info();
+      return i.ready ? http_answer{200, "text/plain", "ready\n"}
+                     : http_answer{503, "text/plain", "not ready: " + i.not_ready_reason + "\n"};
+    });
+    admin_->get("/actors", with_snapshot([=](const node_snapshot& s) { return as_json(actors_json(s)); }));
+    admin_->get("/ranks", with_snapshot([=](const node_snapshot& s) { return as_json(ranks_json(s)); }));
+    admin_->get("/status",
+                with_snapshot([=, this](const node_snapshot& s) { return as_json(status_json(s, info())); }));
+    admin_->get("/metrics", with_snapshot([this](const node_snapshot& s) {
+                  const auto i = info();
+                  const auto front = front_->counters();
+                  return http_answer{200, "text/plain; version=0.0.4",
+                                     metrics_text({s, i, hub_->counters(), front, dispatch_seconds_})};
+                }));
+    admin_->get("/requests", [=, this](const http_query& q) {
+      std::uint64_t limit = 100;
+      try {
+        limit = std::min<std::uint64_t>(std::stoull(q.get("limit", "100")), 10'000);
+      } catch (const std::exception&) {
+        return http_answer{400, "text/plain", "limit: \"" + q.get("limit") + "\" is not a number\n"};
+      }
+      const auto list = ask<request_list>(list_atom::value, limit);
+      return list ? as_json(requests_json(*list)) : no_answer();
+    });
+    admin_->get("/v1/loads", [=, this](const http_query&) {
+      std::vector<std::string> names;
+      for (const auto& pool : config_.pools)
+        names.push_back(pool.options.name);
+      return as_json(loads_json(loads(), names));
+    });
+    if (config_.fault_injection)
+      admin_->post("/fault/crash", [this](const http_query& q) { return crash(q); });
+  }
+
+  io::http_answer crash(const io::http_query& q) {
+    crash_child order;
+    order.role = q.get("role");
+    const auto pool = q.get("pool");
+    const bool of_a_pool = order.role == "dp_controller" || order.role == "dp_rank";
+    if (of_a_pool) {
+      const auto found = std::find_if(config_.pools.begin(), config_.pools.end(),
+                                      [&](const pool_config& p) { return pool.empty() || p.options.name == pool; });
+      if (found == config_.pools.end())
+        return {404, "text/plain", "pool: there is no \"" + pool + "\"\n"};
+      order.rank.pool = found->options.index;
+      if (order.role == "dp_rank") {
+        const auto number = q.get("rank", "0");
+        const auto end = number.data() + number.size();
+        if (std::from_chars(number.data(), end, order.rank.rank).ptr != end)
+          return {400, "text/plain", "rank: \"" + number + "\" is not a number\n"};
+        if (order.rank.rank >= found->options.ranks_max)
+          return {404, "text/plain",
+                  "rank: pool " + found->options.name + " has at most " + std::to_string(found->options.ranks_max) +
+                      " ranks\n"};
+      }
+    } else if (order.role != "request_manager" && order.role != "load_forwarder" && order.role != "introspector") {
+      return {404, "text/plain",
+              "role: \"" + order.role +
+                  "\" is not request_manager, dp_controller, dp_rank, load_forwarder or introspector\n"};
+    }
+    if (const auto supervisor = directory_->supervisor(); supervisor != nullptr)
+      caf::anon_send(supervisor, std::move(order));
+    return {200, "text/plain", "sent\n"};
+  }
+
+  node_config config_;
+  state_folder state_dir_;
+  steady_clock clock_;
+  core::doorbell doorbell_;
+  std::unique_ptr<history_file> history_;
+  prometheus::Histogram dispatch_seconds_{prometheus::Histogram::BucketBoundaries{
+      1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5, 4e-5, 5e-5,   6e-5, 7e-5, 8e-5, 9e-5, 1e-4, 1.25e-4, 1.5e-4, 2e-4, 2.5e-4,
+      3e-4, 4e-4,   5e-4, 6.5e-4, 8e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 7e-3, 1e-2, 3e-2,    0.1,    1}};
+  // Everything that actors point to stands before the system, so that it outlives them.
+  std::shared_ptr<core::load_board> board_;
+  std::unique_ptr<io::engine_hub> hub_;
+  std::unique_ptr<actor_intake> intake_;
+  std::unique_ptr<io::front::scheduler_front> front_;
+  actor_config system_config_;
+  caf::actor_system system_;
+  std::shared_ptr<actor_directory> directory_;
+  std::unique_ptr<io::admin_server> admin_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  node_snapshot snapshot_;
+  bool snapshot_known_ = false;
+  mutable bool was_ready_ = false;
+  std::uint32_t max_model_len_ = 0;
+  std::string engine_version_;
+  std::string fatal_;
+
+  std::atomic<bool> running_{false};
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> stopped_{false};
+  std::thread forward_thread_;
+  std::thread watch_thread_;
+};
+
+node::node(node_config config) : impl_(std::make_unique<impl>(std::move(config))) {}
+node::~node() = default;
+
+std::string node::grpc_address() const {
+  return impl_->grpc_address();
+}
+std::string node::admin_address() const {
+  return impl_->admin_address();
+}
+std::string node::handshake_endpoint(std::size_t pool) const {
+  return impl_->handshake_endpoint(pool);
+}
+const node_config& node::config() const {
+  return impl_->config();
+}
+bool node::ready() const {
+  return impl_->ready();
+}
+std::string node::fatal_reason() const {
+  return impl_->fatal_reason();
+}
+bool node::drain(std::chrono::milliseconds timeout) {
+  return impl_->drain(timeout);
+}
+void node::stop() noexcept {
+  impl_->stop();
+}
+
+} // namespace rankwise::app

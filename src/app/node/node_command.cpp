@@ -1,0 +1,169 @@
+#include "app/node/node_command.hpp"
+
+#include "app/node/history_file.hpp"
+#include "app/node/node.hpp"
+
+#include <CLI/CLI.hpp>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <csignal>
+#include <iostream>
+#include <memory>
+
+namespace rankwise::app {
+
+namespace {
+
+struct node_flags {
+  std::string config;
+  std::string grpc;
+  std::string handshake;
+  std::string admin;
+  std::string state;
+  std::string policy;
+  std::string history;
+  std::string log_level;
+  int ranks = 0;
+  bool check = false;
+  bool fault_injection = false;
+  bool no_load_forwarding = false;
+};
+
+int run_node(const node_flags& flags) {
+  auto config = default_config();
+  if (!flags.config.empty()) {
+    auto loaded = load_config(flags.config);
+    if (!loaded) {
+      for (const auto& error : loaded.error())
+        std::cerr << error << "\n";
+      return 2;
+    }
+    config = std::move(*loaded);
+  }
+  if (!flags.grpc.empty())
+    config.grpc = flags.grpc;
+  if (!flags.admin.empty())
+    config.admin = flags.admin;
+  if (!flags.state.empty())
+    config.state_dir = flags.state;
+  if (!flags.history.empty())
+    config.history_file = flags.history;
+  if (!flags.log_level.empty())
+    config.log_level = flags.log_level;
+  if (flags.no_load_forwarding)
+    config.load_forwarding = false;
+  config.fault_injection = config.fault_injection || flags.fault_injection;
+  if (!flags.handshake.empty() && config.pools.size() > 1) {
+    std::cerr << "--handshake: the configuration has " << config.pools.size() << " pools, set it there\n";
+    return 2;
+  }
+  if (!flags.handshake.empty())
+    config.pools[0].handshake = flags.handshake;
+  if (flags.ranks > 0) {
+    for (auto& pool : config.pools) {
+      pool.options.ranks_awaited = static_cast<std::uint16_t>(flags.ranks);
+      pool.options.ranks_max = std::max(pool.options.ranks_max, pool.options.ranks_awaited);
+    }
+  }
+  if (!flags.policy.empty()) {
+    for (auto& pool : config.pools)
+      pool.options.policy = flags.policy;
+  }
+  if (auto errors = check_config(config); !errors.empty()) {
+    for (const auto& error : errors)
+      std::cerr << error << "\n";
+    return 2;
+  }
+  if (flags.check) {
+    std::cout << "the configuration is good: " << config.pools.size() << " pool(s)\n";
+    return 0;
+  }
+
+  // Logs go to standard error: standard output is for the lines that scripts wait for.
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("rankwise", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  std::unique_ptr<node> running;
+  try {
+    running = std::make_unique<node>(config);
+  } catch (const std::exception& e) {
+    std::cerr << "rankwise node: " << e.what() << "\n";
+    return 2;
+  }
+  std::cout << "grpc=" << running->grpc_address() << "\n"
+            << "admin=" << running->admin_address() << "\n";
+  for (std::size_t i = 0; i < config.pools.size(); ++i)
+    std::cout << "handshake=" << config.pools[i].options.name << ":" << running->handshake_endpoint(i) << "\n";
+  std::cout << std::flush;
+  bool said_ready = false;
+  for (;;) {
+    const timespec wait{0, said_ready ? 200'000'000 : 10'000'000};
+    const int signal = sigtimedwait(&signals, nullptr, &wait);
+    if (signal == SIGTERM || signal == SIGINT)
+      break;
+    if (!said_ready && running->ready()) {
+      said_ready = true;
+      std::cout << "READY" << std::endl;
+    }
+    if (const auto reason = running->fatal_reason(); !reason.empty()) {
+      std::cerr << "rankwise node: " << reason << "\n";
+      running->stop();
+      return 1;
+    }
+  }
+  spdlog::info("event=stopping drain_s={}", config.drain_s);
+  running->drain(std::chrono::milliseconds{static_cast<std::int64_t>(config.drain_s * 1000)});
+  running->stop();
+  return 0;
+}
+
+} // namespace
+
+void add_node_command(CLI::App& app, int& exit_code) {
+  auto* sub = app.add_subcommand("node", "Run a node: gRPC in front, engine ranks behind");
+  auto flags = std::make_shared<node_flags>();
+  sub->add_option("--config", flags->config, "TOML file; without one the defaults: one unified pool on loopback");
+  sub->add_option("--grpc", flags->grpc, "host:port of the gRPC front (default 127.0.0.1:30001)");
+  sub->add_option("--handshake", flags->handshake, "endpoint where ranks dial in, tcp://host:port or ipc://path");
+  sub->add_option("--ranks", flags->ranks, "ranks that are awaited before the node is ready")
+      ->check(CLI::Range(1, 1024));
+  sub->add_option("--policy", flags->policy, "placement policy of every pool (default headroom)");
+  sub->add_option("--admin", flags->admin, "host:port of the admin HTTP (default 127.0.0.1:30002)");
+  sub->add_option("--state", flags->state, "folder for sockets and state");
+  sub->add_option("--history", flags->history, "write every request's history to this file");
+  sub->add_option("--log-level", flags->log_level, "debug, info, warn, error or off");
+  sub->add_flag("--check", flags->check, "validate the configuration and exit");
+  sub->add_flag("--fault-injection", flags->fault_injection, "accept POST /fault/crash on the admin address");
+  sub->add_flag("--no-load-forwarding", flags->no_load_forwarding, "leave load reports on the board: for comparison");
+  sub->footer("Example: rankwise node --ranks 8 --grpc 127.0.0.1:30001 --handshake tcp://127.0.0.1:30010");
+  sub->callback([flags, &exit_code] { exit_code = run_node(*flags); });
+}
+
+void add_history_command(CLI::App& app, int& exit_code) {
+  auto* sub = app.add_subcommand("check-history", "Check the promises of a node's history file");
+  auto file = std::make_shared<std::string>();
+  sub->add_option("FILE", *file, "written by rankwise node --history")->required();
+  sub->callback([file, &exit_code] {
+    try {
+      const auto verdict = check_history(*file);
+      for (const auto& violation : verdict.violations)
+        std::cout << violation << "\n";
+      std::cout << verdict.events << " events, " << verdict.accepted << " accepted, " << verdict.ended << " ended, "
+                << verdict.violations.size() << " violations\n";
+      exit_code = verdict.violations.empty() ? 0 : 1;
+    } catch (const std::exception& e) {
+      std::cerr << e.what() << "\n";
+      exit_code = 2;
+    }
+  });
+}
+
+} // namespace rankwise::app
