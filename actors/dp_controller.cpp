@@ -18,8 +18,8 @@ using self_ptr = dp_controller_actor::stateful_pointer<dp_controller_state>;
 using timer = handler_timer<dp_controller_actor::stateful_base<dp_controller_state>>;
 using charged_leg = dp_controller_state::charged_leg;
 
-std::string engine_rid_of(core::request_handle handle, const charged_leg& leg) {
-  return wire::sglang::make_engine_rid(*leg.request, leg.sample, handle, leg.attempt);
+std::string engine_rid_of(self_ptr self, core::request_handle handle, const charged_leg& leg) {
+  return wire::sglang::make_engine_rid(*leg.request, leg.sample, handle, leg.attempt, self->state.config.boot);
 }
 
 void dispatch(self_ptr self, core::request_handle handle, const charged_leg& leg,
@@ -82,7 +82,7 @@ void carry_out(self_ptr self, pool_orders& orders) {
     if (end.abort && !leg.held) {
       auto& abort = aborts[leg.rank];
       abort.epoch = leg.epoch;
-      abort.engine_rids.push_back(engine_rid_of(end.handle, leg));
+      abort.engine_rids.push_back(engine_rid_of(self, end.handle, leg));
     }
     st.legs.erase(found);
   }
@@ -116,7 +116,7 @@ std::vector<std::string> forget(self_ptr self, const std::vector<core::request_h
     if (found == st.legs.end())
       continue;
     if (!found->second.held)
-      ghosts.push_back(engine_rid_of(handle, found->second));
+      ghosts.push_back(engine_rid_of(self, handle, found->second));
     st.legs.erase(found);
   }
   return ghosts;
@@ -176,7 +176,7 @@ void settle(self_ptr self) {
   for (const auto& leg : std::exchange(st.waiting_ended, {}))
     if (leg.rank.rank < st.ranks.size())
       unaborted[{leg.rank.rank, leg.epoch}].push_back(
-          wire::sglang::make_engine_rid(*leg.request, leg.sample, leg.handle, leg.attempt));
+          wire::sglang::make_engine_rid(*leg.request, leg.sample, leg.handle, leg.attempt, st.config.boot));
   for (auto& [key, rids] : unaborted)
     abort_ghosts(self, key.first, key.second, std::move(rids));
   if (st.waiting_aborts_until != 0)
@@ -214,6 +214,17 @@ void take_up(self_ptr self, const rank_up& m) {
   }
   if (st.settling && ++st.announced >= st.config.ranks_expected)
     settle(self);
+}
+
+/// By what the rank judges a silence, and its drain.
+void tell_outstanding(self_ptr self, std::uint16_t rank) {
+  auto& st = self->state;
+  if (st.ranks[rank] == nullptr)
+    return;
+  const auto f = st.pool->figures(rank, self->clock().now());
+  st.told_idle[rank] = f.requests == 0;
+  self->send(st.ranks[rank],
+             outstanding_work{f.requests, f.prefill_tokens, st.pool->state_of(rank) == core::rank_state::draining});
 }
 
 } // namespace
@@ -261,15 +272,20 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
           return;
         if (m.state == core::rank_state::suspect || m.state == core::rank_state::draining) {
           s.pool->rank_paused(m.rank, m.epoch, m.state);
+          if (m.state == core::rank_state::draining)
+            tell_outstanding(self, m.rank.rank);
           return;
         }
         // Whatever the epoch: a parked rank has no actor that could send.
         const auto epoch = m.state == core::rank_state::parked ? s.epochs[m.rank.rank] : m.epoch;
-        auto handles = s.pool->rank_down(m.rank, epoch);
+        auto handles = s.pool->rank_down(m.rank, epoch, m.state);
         auto ghosts = forget(self, handles);
-        if (m.state == core::rank_state::parked)
+        if (m.state == core::rank_state::parked || m.state == core::rank_state::removed)
           s.ranks[m.rank.rank] = nullptr;
-        abort_ghosts(self, m.rank.rank, epoch, std::move(ghosts));
+        if (m.state == core::rank_state::removed)
+          s.ghosts.erase(m.rank.rank); // its process is never heard again
+        else
+          abort_ghosts(self, m.rank.rank, epoch, std::move(ghosts));
         if (!handles.empty())
           self->send(s.manager, rank_lost{m.rank, epoch, std::move(handles), m.cause, false});
       },
@@ -337,7 +353,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         v.pool = s.config.pool.index;
         v.name = s.config.pool.name;
         v.role = std::string{core::to_string(s.config.pool.role)};
-        v.policy = s.config.pool.policy;
+        v.policy = s.pool->options().policy;
         v.ranks_awaited = s.config.pool.ranks_awaited;
         v.ranks_up = static_cast<std::uint32_t>(s.pool->ranks_up());
         v.dp_size = s.pool->dp_size();
@@ -346,6 +362,16 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         v.ranks = s.pool->rows(self->clock().now());
         return v;
       },
+      [=](const placement_query& m) -> placement_list {
+        timer t{self, self->state.stats};
+        return {self->state.pool->explain(m.rid)};
+      },
+      [=](const policy_change& m) -> policy_change_result {
+        timer t{self, self->state.stats};
+        auto before = self->state.pool->options().policy;
+        const bool done = self->state.pool->set_policy(m.policy);
+        return {done, std::move(before)};
+      },
       [=](tick_atom) {
         timer t{self, self->state.stats};
         auto& s = self->state;
@@ -353,11 +379,10 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         for (std::size_t i = 0; i < s.ranks.size(); ++i) {
           if (s.ranks[i] == nullptr)
             continue;
-          const auto f = s.pool->figures(static_cast<std::uint16_t>(i), self->clock().now());
-          if (f.requests == 0 && s.told_idle[i])
-            continue;
-          s.told_idle[i] = f.requests == 0;
-          self->send(s.ranks[i], outstanding_work{f.requests, f.prefill_tokens});
+          const auto rank = static_cast<std::uint16_t>(i);
+          const bool idle = s.pool->figures(rank, self->clock().now()).requests == 0;
+          if (!idle || !s.told_idle[i] || s.pool->state_of(rank) == core::rank_state::draining)
+            tell_outstanding(self, rank);
         }
         self->delayed_send(self, s.config.tick, tick_atom::value);
       },

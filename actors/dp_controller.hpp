@@ -15,6 +15,7 @@ namespace rankwise {
 
 struct dp_controller_config {
   core::pool_options pool;
+  core::node_boot boot = 0;
   /// After a restart: how many ranks will announce themselves. Placements wait for them, at most `settle_max`.
   std::size_t ranks_expected = 0;
   core::duration settle_max = std::chrono::milliseconds{300};

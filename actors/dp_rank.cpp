@@ -16,11 +16,16 @@ namespace {
 using self_ptr = dp_rank_actor::stateful_pointer<dp_rank_state>;
 using timer = handler_timer<dp_rank_actor::stateful_base<dp_rank_state>>;
 
+std::string name_of(const dp_rank_config& config) {
+  return config.pool_name + "/" + std::to_string(config.id.rank);
+}
+
 void announce(self_ptr self) {
   auto& st = self->state;
   if (st.controller == nullptr)
     return;
   st.announced = true;
+  st.announcement.state = st.machine->state();
   self->send(st.controller, rank_up{st.announcement, caf::actor_cast<caf::strong_actor_ptr>(self)});
 }
 
@@ -28,9 +33,10 @@ void withdraw(self_ptr self, core::rank_epoch epoch, core::rank_state state, con
   auto& st = self->state;
   if (st.controller == nullptr)
     return;
-  if (state == core::rank_state::down && st.announced)
+  const bool gone = state == core::rank_state::down || state == core::rank_state::removed;
+  if (gone && st.announced)
     st.waiting_for_ghosts = true;
-  st.announced = st.announced && state != core::rank_state::down;
+  st.announced = st.announced && !gone;
   self->send(st.controller, rank_not_up{st.config.id, epoch, state, cause});
 }
 
@@ -43,9 +49,37 @@ void abort_ghosts(self_ptr self) {
 }
 
 void log_transition(self_ptr self, const core::rank_transition& t) {
-  self->state.last_cause = t.cause;
+  auto& st = self->state;
+  st.last_cause = t.cause;
+  if (st.config.events != nullptr)
+    st.config.events->add(self->clock().now(), "rank_state", name_of(st.config),
+                          std::string{core::to_string(t.from)} + " -> " + std::string{core::to_string(t.to)} +
+                              ", epoch " + std::to_string(t.epoch),
+                          t.cause);
   spdlog::info("event=rank_state pool={} rank={} epoch={} from={} to={} cause=\"{}\"", self->state.config.pool_name,
                self->state.config.id.rank, t.epoch, core::to_string(t.from), core::to_string(t.to), t.cause);
+}
+
+/// Takes over what a registration says. False: its layout is of no use to us, and says so.
+bool take_registration(self_ptr self, link_event& e) {
+  auto& st = self->state;
+  wire::sglang::registration r;
+  r.positional_layouts = std::move(e.layouts);
+  auto layout = wire::sglang::request_layout::from_registration(r);
+  if (!layout) {
+    st.last_cause = "its layout lacks " + layout.error().field;
+    spdlog::error("event=rank_refused pool={} rank={} epoch={} version={} lacks={}", st.config.pool_name,
+                  st.config.id.rank, e.epoch, e.engine_version, layout.error().field);
+    if (st.config.events != nullptr)
+      st.config.events->add(self->clock().now(), "rank_refused", name_of(st.config), "refused", st.last_cause);
+    st.config.link->close(st.config.id, e.epoch);
+    return false;
+  }
+  st.layout = std::move(*layout);
+  st.announcement = {st.config.id,         e.epoch,       e.kv_capacity,      e.max_running, e.chunk_tokens,
+                     e.data_parallel_size, st.ever_ready, st.machine->state()};
+  st.ever_ready = true;
+  return true;
 }
 
 void on_link(self_ptr self, link_event& e) {
@@ -67,30 +101,25 @@ void on_link(self_ptr self, link_event& e) {
   case link_event_kind::registered: {
     if (e.epoch < machine.epoch())
       break;
-    wire::sglang::registration r;
-    r.positional_layouts = std::move(e.layouts);
-    auto layout = wire::sglang::request_layout::from_registration(r);
-    if (!layout) {
-      st.last_cause = "its layout lacks " + layout.error().field;
-      spdlog::error("event=rank_refused pool={} rank={} epoch={} version={} lacks={}", st.config.pool_name,
-                    st.config.id.rank, e.epoch, e.engine_version, layout.error().field);
-      st.config.link->close(st.config.id, e.epoch);
+    if (!take_registration(self, e))
       break;
-    }
-    st.layout = std::move(*layout);
     if (const auto t = machine.on_registered(e.epoch, now)) {
       log_transition(self, *t);
       if (was_announced && old_epoch != e.epoch)
         withdraw(self, old_epoch, core::rank_state::down, "a new incarnation registered");
-      st.announcement = {st.config.id,         e.epoch,      e.kv_capacity, e.max_running, e.chunk_tokens,
-                         e.data_parallel_size, st.ever_ready};
-      st.ever_ready = true;
+      st.given_up = false;
       st.waiting_for_ghosts = false; // a new process runs nothing of the old one
       st.ghosts.clear();
       announce(self);
     }
     break;
   }
+  case link_event_kind::restored:
+    if (const auto t = machine.on_restored(e.epoch)) {
+      log_transition(self, *t);
+      take_registration(self, e);
+    }
+    break;
   case link_event_kind::refused:
     st.last_cause = e.cause;
     spdlog::error("event=rank_refused pool={} rank={} epoch={} cause=\"{}\"", st.config.pool_name, st.config.id.rank,
@@ -112,6 +141,7 @@ void on_link(self_ptr self, link_event& e) {
         withdraw(self, old_epoch, core::rank_state::down, "its link was re-established");
       st.announcement.epoch = e.epoch;
       st.announcement.renewed = true;
+      st.given_up = false;
       abort_ghosts(self);
       if (st.waiting_for_ghosts)
         self->delayed_send(self, st.config.ghosts_wait_max, tick_atom::value);
@@ -133,6 +163,57 @@ void on_tick(self_ptr self) {
     else
       announce(self);
   }
+  if (st.machine->hangs() && !std::exchange(st.given_up, true))
+    st.config.link->give_up(st.config.id, st.machine->epoch(), "it hangs: longer silent than its work explains");
+}
+
+/// The drain of a rank whose controller gives it no more work.
+void on_drain_progress(self_ptr self) {
+  auto& st = self->state;
+  if (!st.outstanding.draining)
+    return;
+  if (const auto t = st.machine->on_drain_progress(self->clock().now(), st.outstanding.requests)) {
+    log_transition(self, *t);
+    withdraw(self, t->epoch, t->to, t->cause); // what is left on it moves or ends, and is aborted
+  }
+}
+
+rank_command_result on_command(self_ptr self, const rank_command& m) {
+  auto& st = self->state;
+  auto& machine = *st.machine;
+  const auto now = self->clock().now();
+  const auto answer = [&](bool done, std::string text) {
+    return rank_command_result{done, true, machine.state(), std::move(text)};
+  };
+  switch (m.wish) {
+  case rank_wish::drain:
+    if (const auto t = machine.on_drain(now + m.deadline)) {
+      log_transition(self, *t);
+      withdraw(self, t->epoch, t->to, t->cause);
+    }
+    return answer(true, machine.is_linked() ? "is " + std::string{core::to_string(machine.state())}
+                                            : "is " + std::string{core::to_string(machine.state())} +
+                                                  "; gets no work when it comes back");
+  case rank_wish::undrain:
+    if (!machine.drain_wanted())
+      return answer(false, "is not being drained, it is " + std::string{core::to_string(machine.state())});
+    if (const auto t = machine.on_undrain(now)) {
+      log_transition(self, *t);
+      announce(self);
+    }
+    return answer(true, "is " + std::string{core::to_string(machine.state())});
+  case rank_wish::remove:
+    break;
+  }
+  const bool empty = machine.state() == core::rank_state::drained || !machine.is_linked();
+  if (!empty && !m.force)
+    return answer(false, "is " + std::string{core::to_string(machine.state())} +
+                             ": drain it first, or force its removal and lose what it runs");
+  log_transition(self, {machine.state(), core::rank_state::removed, machine.epoch(), "an operator removed it"});
+  withdraw(self, machine.epoch(), core::rank_state::removed, "an operator removed it");
+  st.config.link->close(st.config.id, machine.epoch());
+  self->quit(caf::exit_reason::normal);
+  return {true, true, core::rank_state::removed, "is removed"};
 }
 
 } // namespace
@@ -157,7 +238,7 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
         if (!s.layout || m.epoch != s.announcement.epoch || !s.announced)
           return fail("rank " + std::to_string(s.config.id.rank) + " is " +
                       std::string{core::to_string(s.machine->state())});
-        const auto rid = wire::sglang::make_engine_rid(*m.request, m.sample, m.handle, m.attempt);
+        const auto rid = wire::sglang::make_engine_rid(*m.request, m.sample, m.handle, m.attempt, s.config.boot);
         std::optional<core::bootstrap_info> bootstrap;
         if (m.has_bootstrap)
           bootstrap = m.bootstrap;
@@ -183,32 +264,34 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
         if (!s.waiting_for_ghosts)
           return;
         s.waiting_for_ghosts = false;
-        if (s.machine->state() == core::rank_state::ready && !s.announced)
+        if (s.machine->is_linked() && !s.announced)
           announce(self);
+      },
+      [=](const rank_command& m) -> rank_command_result {
+        timer t{self, self->state.stats};
+        return on_command(self, m);
       },
       [=](const outstanding_work& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
         s.outstanding = m;
         on_tick(self);
+        on_drain_progress(self);
       },
       [=](const peer_changed& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
         s.controller = caf::actor_cast<dp_controller_actor>(m.handle);
         s.waiting_for_ghosts = false;
-        const auto state = s.machine->state();
         s.announced = false;
-        if (s.layout && (state == core::rank_state::ready || state == core::rank_state::suspect))
+        if (s.layout && s.machine->is_linked())
           announce(self);
-        if (state == core::rank_state::suspect)
-          withdraw(self, s.announcement.epoch, state, s.last_cause);
       },
       [=](tick_atom) {
         timer t{self, self->state.stats};
         auto& s = self->state;
         // The controller never said what the rank still runs (it may be restarting): do not wait for ever.
-        if (s.waiting_for_ghosts && s.machine->state() == core::rank_state::ready && !s.announced) {
+        if (s.waiting_for_ghosts && s.machine->is_linked() && !s.announced) {
           s.waiting_for_ghosts = false;
           announce(self);
         }
@@ -217,7 +300,7 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
       [=](status_atom) -> actor_status {
         timer t{self, self->state.stats};
         auto& s = self->state;
-        return make_status(self, s.stats, "dp_rank", s.config.pool_name + "/" + std::to_string(s.config.id.rank),
+        return make_status(self, s.stats, "dp_rank", name_of(s.config),
                            std::string{core::to_string(s.machine->state())});
       },
   };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "actors/handler_stats.hpp"
+#include "core/event_log.hpp"
 #include "core/rank_link.hpp"
 #include "core/rank_machine.hpp"
 #include "messages/dp_controller.hpp"
@@ -18,7 +19,9 @@ struct dp_rank_config {
   core::rank_id id;
   std::string pool_name;
   core::rank_timing timing;
-  core::rank_link* link = nullptr; ///< outlives the actor system
+  core::node_boot boot = 0;
+  core::rank_link* link = nullptr;   ///< outlives the actor system
+  core::event_log* events = nullptr; ///< outlives the actor system; optional
   /// How long a returning rank waits for the controller to say what it still runs.
   core::duration ghosts_wait_max = std::chrono::seconds{1};
 };
@@ -34,6 +37,7 @@ struct dp_rank_state {
   outstanding_work outstanding;
   bool announced = false; // the controller counts on us under announcement.epoch
   bool ever_ready = false;
+  bool given_up = false; // its engine hangs, and its link was told so
   bool waiting_for_ghosts = false;
   std::vector<std::string> ghosts; // rids that the process may run when it comes back; kept while it is down
   std::string last_cause;

@@ -87,6 +87,36 @@ void ask_children(self_ptr self, const round_ptr& r, child_list& list) {
   }
 }
 
+/// The answers of all controllers that answer, put together.
+void ask_why(self_ptr self, const child_list& list, const placement_query& query,
+             caf::typed_response_promise<placement_list> promise) {
+  struct collection {
+    placement_list found;
+    std::size_t open = 1;
+    caf::typed_response_promise<placement_list> promise;
+  };
+  auto collected = std::make_shared<collection>();
+  collected->promise = std::move(promise);
+  const auto one_less = [collected] {
+    if (--collected->open == 0)
+      collected->promise.deliver(std::move(collected->found));
+  };
+  for (const auto& child : list.children) {
+    if (child.status.role != "dp_controller" || child.handle == nullptr)
+      continue;
+    ++collected->open;
+    self->request(caf::actor_cast<dp_controller_actor>(child.handle), self->state.config.answer_max, query)
+        .then(
+            [=](placement_list& part) {
+              auto& records = collected->found.records;
+              records.insert(records.end(), part.records.begin(), part.records.end());
+              one_less();
+            },
+            [=](const caf::error&) { one_less(); });
+  }
+  one_less();
+}
+
 } // namespace
 
 introspector_actor::behavior_type introspector(self_ptr self, introspector_config config) {
@@ -138,6 +168,19 @@ introspector_actor::behavior_type introspector(self_ptr self, introspector_confi
         }
         self->request(manager, self->state.config.answer_max, list_atom::value, limit)
             .then([promise](request_list& list) mutable { promise.deliver(std::move(list)); },
+                  [promise](const caf::error& e) mutable { promise.deliver(e); });
+        return promise;
+      },
+      [=](const placement_query& m) -> caf::result<placement_list> {
+        timer t{self, self->state.stats};
+        auto promise = self->make_response_promise<placement_list>();
+        auto supervisor = self->state.config.directory->supervisor();
+        if (supervisor == nullptr) {
+          promise.deliver(make_error(node_error::peer_missing, "supervisor"));
+          return promise;
+        }
+        self->request(supervisor, self->state.config.answer_max, list_atom::value)
+            .then([=](const child_list& list) { ask_why(self, list, m, promise); },
                   [promise](const caf::error& e) mutable { promise.deliver(e); });
         return promise;
       },

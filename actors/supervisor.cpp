@@ -5,6 +5,7 @@
 #include <caf/all.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace rankwise {
@@ -35,6 +36,14 @@ std::string name_of(self_ptr self, const child_key& key) {
 
 bool can_be_parked(const child_key& key) {
   return key.first == "dp_rank" || key.first == "load_forwarder" || key.first == "introspector";
+}
+
+void note(self_ptr self, std::string kind, const child_key& key, std::string change, std::string cause) {
+  if (auto* events = self->state.config.events) {
+    const auto name = name_of(self, key);
+    events->add(self->clock().now(), std::move(kind), name.empty() ? key.first : key.first + " " + name,
+                std::move(change), std::move(cause));
+  }
 }
 
 template <class Handle>
@@ -93,6 +102,7 @@ void start_controller(self_ptr self, std::uint16_t pool) {
   const auto key = controller_key(pool);
   dp_controller_config config;
   config.pool = st.config.pools[pool];
+  config.boot = st.config.boot;
   for (const auto& [other, c] : st.children)
     if (other.first == "dp_rank" && other.second.pool == pool && c.registered && !c.lost && !c.parked)
       ++config.ranks_expected; // also one whose actor is being restarted: it will announce itself
@@ -146,7 +156,9 @@ void start_rank(self_ptr self, core::rank_id id) {
   config.id = id;
   config.pool_name = st.config.pools[id.pool].name;
   config.timing = st.config.rank_timing;
+  config.boot = st.config.boot;
   config.link = st.config.link;
+  config.events = st.config.events;
   auto handle = self->spawn(dp_rank, std::move(config));
   adopt(self, key, handle);
   if (handle_of<dp_controller_actor>(self, controller_key(id.pool)))
@@ -157,6 +169,44 @@ void start_rank(self_ptr self, core::rank_id id) {
     if (c.lost) // maybe while nobody was there to hear it
       self->send(handle, *c.lost);
   }
+  if (c.drain)
+    caf::anon_send(handle, *c.drain); // nobody waits for its answer
+}
+
+void wish_drain(self_ptr self, child& c, std::optional<rank_command> wish, core::rank_id rank) {
+  if (c.drain.has_value() == wish.has_value()) {
+    c.drain = std::move(wish);
+    return;
+  }
+  c.drain = std::move(wish);
+  if (self->state.config.on_drain_wish)
+    self->state.config.on_drain_wish(rank, c.drain.has_value());
+}
+
+caf::result<rank_command_result> on_command(self_ptr self, const rank_command& m) {
+  auto& st = self->state;
+  const child_key key{"dp_rank", m.rank};
+  const auto found = st.children.find(key);
+  if (found == st.children.end())
+    return rank_command_result{false, false, core::rank_state::down, "there is no such rank"};
+  auto& c = found->second;
+  if (m.wish == rank_wish::drain)
+    wish_drain(self, c, m, m.rank);
+  else
+    wish_drain(self, c, std::nullopt, m.rank);
+  if (c.handle != nullptr)
+    return self->delegate(caf::actor_cast<dp_rank_actor>(c.handle), m);
+  if (m.wish != rank_wish::remove)
+    return rank_command_result{m.wish == rank_wish::drain, true, core::rank_state::parked,
+                               "has no actor just now; its next one is told"};
+  if (auto controller = handle_of<dp_controller_actor>(self, controller_key(m.rank.pool)))
+    self->send(controller, rank_not_up{m.rank, c.registered ? c.registered->epoch : 0, core::rank_state::removed,
+                                       "an operator removed it"});
+  if (c.registered)
+    st.config.link->close(m.rank, c.registered->epoch);
+  note(self, "rank_state", key, "removed", "an operator removed it");
+  st.children.erase(found);
+  return rank_command_result{true, true, core::rank_state::removed, "is removed"};
 }
 
 void start_child(self_ptr self, const child_key& key) {
@@ -178,6 +228,10 @@ void on_down(self_ptr self, const caf::down_msg& m) {
     if (c.handle == nullptr || c.handle->address() != m.source)
       continue;
     c.handle = nullptr;
+    if (m.reason == caf::exit_reason::normal && key.first == "dp_rank") {
+      st.children.erase(key); // an operator removed it
+      return;
+    }
     c.last_error = self->system().render(m.reason);
     if (m.reason == caf::exit_reason::user_shutdown || m.reason == caf::exit_reason::kill)
       return; // the node is stopping
@@ -190,6 +244,7 @@ void on_down(self_ptr self, const caf::down_msg& m) {
       ++c.restarts;
       spdlog::warn("event=actor_restart role={} name={} restarts={} backoff_ms={:.1f} cause=\"{}\"", key.first,
                    name_of(self, key), c.restarts, core::to_seconds(decision.backoff) * 1e3, c.last_error);
+      note(self, "actor_restart", key, "restart " + std::to_string(c.restarts), c.last_error);
       self->delayed_send(self, decision.backoff, restart_child{key.first, key.second});
       return;
     }
@@ -197,6 +252,7 @@ void on_down(self_ptr self, const caf::down_msg& m) {
       c.parked = true;
       spdlog::error("event=actor_parked role={} name={} retry_s={:.0f} cause=\"{}\"", key.first, name_of(self, key),
                     core::to_seconds(st.config.park_retry), c.last_error);
+      note(self, "actor_parked", key, "parked", c.last_error);
       if (key.first == "dp_rank")
         if (auto controller = handle_of<dp_controller_actor>(self, controller_key(key.second.pool)))
           self->send(controller, rank_not_up{key.second, c.registered ? c.registered->epoch : 0,
@@ -223,8 +279,11 @@ void on_link_event(self_ptr self, link_event& e) {
   }
   const child_key key{"dp_rank", e.rank};
   if (!st.children.contains(key)) {
-    if (e.kind != link_event_kind::hello)
+    if (e.kind != link_event_kind::hello && e.kind != link_event_kind::restored)
       return;
+    const auto& drained = st.config.drained;
+    if (e.kind == link_event_kind::restored && std::find(drained.begin(), drained.end(), e.rank) != drained.end())
+      st.children[key].drain = rank_command{e.rank, rank_wish::drain, {}, false};
     start_rank(self, e.rank);
   }
   auto& c = st.children[key];
@@ -234,13 +293,16 @@ void on_link_event(self_ptr self, link_event& e) {
   } else if (e.kind != link_event_kind::refused) {
     c.lost.reset();
   }
-  if (e.kind == link_event_kind::registered) {
+  if (e.kind == link_event_kind::registered || e.kind == link_event_kind::restored) {
     c.registered = e;
   } else if (e.kind == link_event_kind::reconnected) {
-    if (c.registered)
+    if (c.registered) {
+      c.registered->kind = link_event_kind::registered;
       c.registered->epoch = e.epoch;
+    }
   } else if (e.kind == link_event_kind::hello) {
     c.registered.reset();
+    wish_drain(self, c, std::nullopt, e.rank);
   }
   if (c.handle != nullptr)
     self->send(caf::actor_cast<dp_rank_actor>(c.handle), std::move(e));
@@ -271,6 +333,20 @@ supervisor_actor::behavior_type supervisor(self_ptr self, supervisor_config conf
       [=](link_event& e) {
         timer t{self, self->state.stats};
         on_link_event(self, e);
+      },
+      [=](const rank_command& m) {
+        timer t{self, self->state.stats};
+        return on_command(self, m);
+      },
+      [=](const policy_change& m) -> caf::result<policy_change_result> {
+        timer t{self, self->state.stats};
+        auto& pools = self->state.config.pools;
+        const auto controller = m.pool < pools.size() ? handle_of<dp_controller_actor>(self, controller_key(m.pool))
+                                                      : dp_controller_actor{};
+        if (controller == nullptr)
+          return make_error(node_error::peer_missing, "dp_controller");
+        pools[m.pool].policy = m.policy; // of its next incarnation
+        return self->delegate(controller, m);
       },
       [=](const restart_child& m) {
         timer t{self, self->state.stats};

@@ -5,6 +5,7 @@
 #include "actors/introspector.hpp"
 #include "actors/load_forwarder.hpp"
 #include "actors/request_manager.hpp"
+#include "core/event_log.hpp"
 #include "core/restart_policy.hpp"
 #include "messages/actor_directory.hpp"
 #include "messages/supervisor.hpp"
@@ -24,6 +25,7 @@ struct supervisor_config {
   std::vector<core::pool_options> pools;
   core::request_table_options requests;
   core::rank_timing rank_timing;
+  core::node_boot boot = 0;
   core::restart_limits restarts;
   /// LoadForwarder's own limits, e.g. without a maximum for tests that crash it all the time.
   core::restart_limits forwarder_restarts;
@@ -32,6 +34,11 @@ struct supervisor_config {
   core::rank_link* link = nullptr;           ///< outlives the actor system
   core::stream_sink* sink = nullptr;         ///< outlives the actor system
   core::history_recorder* history = nullptr; ///< optional
+  core::event_log* events = nullptr;         ///< outlives the actor system; optional
+  /// Ranks that an operator had drained before the node was restarted.
+  std::vector<core::rank_id> drained;
+  /// An operator drained a rank, or it takes work again.
+  std::function<void(core::rank_id, bool drained)> on_drain_wish;
   std::shared_ptr<actor_directory> directory;
   bool load_forwarding = true;
   /// LoadForwarder on a thread of its own; false only under a test scheduler.
@@ -56,6 +63,7 @@ struct supervisor_state {
     std::optional<core::timestamp> died_at; ///< the last time
     std::optional<link_event> registered; ///< of a dp_rank: what its link said last, for a new incarnation of the actor
     std::optional<link_event> lost;       ///< of a dp_rank: its link is lost since then
+    std::optional<rank_command> drain;    ///< of a dp_rank: an operator's, until undrain or HELLO
   };
 
   supervisor_config config;

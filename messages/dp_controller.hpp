@@ -110,6 +110,47 @@ typename Inspector::result_type inspect(Inspector& f, pool_view& x) {
            x.charges, x.counts, x.ranks);
 }
 
+/// Why did the legs of this request go where they went?
+struct placement_query {
+  std::string rid; ///< the client's
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, placement_query& x) {
+  return f(caf::meta::type_name("placement_query"), x.rid);
+}
+
+/// Oldest first.
+struct placement_list {
+  std::vector<core::placement_record> records;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, placement_list& x) {
+  return f(caf::meta::type_name("placement_list"), x.records);
+}
+
+/// admin -> Supervisor -> DPController: another rule from now on, also after restarts of the controller.
+struct policy_change {
+  std::uint16_t pool = 0;
+  std::string policy;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, policy_change& x) {
+  return f(caf::meta::type_name("policy_change"), x.pool, x.policy);
+}
+
+struct policy_change_result {
+  bool done = false; ///< false: there is no such policy
+  std::string before;
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, policy_change_result& x) {
+  return f(caf::meta::type_name("policy_change_result"), x.done, x.before);
+}
+
 /// The DP CONTROLLER of one pool: owns the ledger and the policy. Selecting a rank and charging it are one step.
 using dp_controller_actor = caf::typed_actor<
     // Releases, ends, placements and commits from RequestManager, in order.
@@ -127,6 +168,8 @@ using dp_controller_actor = caf::typed_actor<
     caf::reacts_to<peer_changed>,
     // Ranks and counts.
     caf::replies_to<list_atom>::with<pool_view>,
+    // An operator asks why, or wants another rule.
+    caf::replies_to<placement_query>::with<placement_list>, caf::replies_to<policy_change>::with<policy_change_result>,
     // Internal: tells the ranks what is outstanding on them.
     caf::reacts_to<tick_atom>,
     // Fault injection.

@@ -16,6 +16,7 @@ enum class link_event_kind : std::uint8_t {
   refused = 2,     ///< it registered something that we cannot work with; `cause` names the field
   lost = 3,        ///< disconnected, heartbeat timeout, or ENGINE_CORE_DEAD
   reconnected = 4, ///< the same process is back on its old endpoints without a HELLO, as a new epoch
+  restored = 5,    ///< known from an earlier process of this node, with its registration; not yet reconnected
 };
 
 /// io -> Supervisor -> DPRank
@@ -24,7 +25,7 @@ struct link_event {
   core::rank_id rank;
   core::rank_epoch epoch = 0;
   std::string cause;
-  // Of `registered`:
+  // Of `registered` and `restored`:
   std::uint64_t kv_capacity = 0;
   std::uint32_t max_running = 0;
   std::uint64_t chunk_tokens = 0;
@@ -89,11 +90,44 @@ typename Inspector::result_type inspect(Inspector& f, ghost_requests& x) {
 struct outstanding_work {
   std::uint32_t requests = 0;
   std::uint64_t prefill_tokens = 0;
+  bool draining = false; ///< the controller gives the rank no more work: `requests` can only fall
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, outstanding_work& x) {
-  return f(caf::meta::type_name("outstanding_work"), x.requests, x.prefill_tokens);
+  return f(caf::meta::type_name("outstanding_work"), x.requests, x.prefill_tokens, x.draining);
+}
+
+/// What an operator asks of a rank.
+enum class rank_wish : std::uint8_t {
+  drain = 0,   ///< no new work; what it has ends by itself, or at the deadline
+  undrain = 1, ///< work again
+  remove = 2,  ///< close its endpoints and forget it
+};
+
+/// admin -> Supervisor -> DPRank
+struct rank_command {
+  core::rank_id rank;
+  rank_wish wish = rank_wish::drain;
+  core::duration deadline{}; ///< of drain, from now
+  bool force = false;        ///< of remove: although requests are on it, which move or fail as rank_lost
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, rank_command& x) {
+  return f(caf::meta::type_name("rank_command"), x.rank, x.wish, x.deadline, x.force);
+}
+
+struct rank_command_result {
+  bool done = false;
+  bool known = true; ///< false: there is no such rank
+  core::rank_state state = core::rank_state::down;
+  std::string text; ///< what happened, or why not
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, rank_command_result& x) {
+  return f(caf::meta::type_name("rank_command_result"), x.done, x.known, x.state, x.text);
 }
 
 /// A DP RANK: one engine rank of a pool, through all of its incarnations. Owns its epoch, its state and its layout.
@@ -102,7 +136,9 @@ using dp_rank_actor = caf::typed_actor<
     caf::reacts_to<link_event>,
     // Work and its end.
     caf::reacts_to<dispatch_order>, caf::reacts_to<abort_order>, caf::reacts_to<ghost_requests>,
-    // By what a silence is judged.
+    // An operator's wish.
+    caf::replies_to<rank_command>::with<rank_command_result>,
+    // By what a silence is judged, and whether a drain is over.
     caf::reacts_to<outstanding_work>,
     // The controller was (re)started: announce yourself again.
     caf::reacts_to<peer_changed>,

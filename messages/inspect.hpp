@@ -4,6 +4,7 @@
 #include "core/outcome.hpp"
 #include "core/output_batch.hpp"
 #include "core/placement.hpp"
+#include "core/placement_record.hpp"
 #include "core/pool_controller.hpp"
 #include "core/rank_machine.hpp"
 #include "core/request.hpp"
@@ -168,9 +169,41 @@ typename Inspector::result_type inspect(Inspector& f, leg_record& x) {
 }
 
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, rank_view& x) {
+  detail::optional_on_wire age{x.report_age};
+  auto load = [&]() -> caf::error {
+    age.store(x.report_age);
+    return {};
+  };
+  return f(caf::meta::type_name("rank_view"), x.rank, x.requests, x.tokens, x.prefill_tokens, x.kv_capacity,
+           x.max_running, x.share, age.present, age.value, x.stale, caf::meta::load_callback(load));
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, placement_record::candidate& x) {
+  detail::optional_on_wire score{x.score};
+  auto load = [&]() -> caf::error {
+    score.store(x.score);
+    return {};
+  };
+  return f(caf::meta::type_name("candidate"), x.view, score.present, score.value, caf::meta::load_callback(load));
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, placement_record& x) {
+  auto at = detail::to_wire(x.at);
+  auto load = [&]() -> caf::error {
+    x.at = detail::from_wire(at);
+    return {};
+  };
+  return f(caf::meta::type_name("placement_record"), x.rid, x.handle, x.attempt, x.sample, x.pool, x.rank, x.epoch,
+           x.refused, x.rule, at, x.prompt_tokens, x.max_new_tokens, x.candidates, caf::meta::load_callback(load));
+}
+
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rank_announcement& x) {
   return f(caf::meta::type_name("rank_announcement"), x.rank, x.epoch, x.kv_capacity, x.max_running, x.chunk_tokens,
-           x.data_parallel_size, x.renewed);
+           x.data_parallel_size, x.renewed, x.state);
 }
 
 template <class Inspector>

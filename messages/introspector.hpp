@@ -33,6 +33,8 @@ using introspector_actor = caf::typed_actor<
     caf::replies_to<snapshot_atom>::with<node_snapshot>,
     // At most so many open requests.
     caf::replies_to<list_atom, std::uint64_t>::with<request_list>,
+    // Why a request went where it went, from the controllers of all pools.
+    caf::replies_to<placement_query>::with<placement_list>,
     // Fault injection.
     caf::reacts_to<crash_atom>,
     // Conforms to STATUS.

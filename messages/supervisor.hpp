@@ -1,6 +1,7 @@
 #pragma once
 
 #include "messages/common.hpp"
+#include "messages/dp_controller.hpp"
 #include "messages/dp_rank.hpp"
 #include "messages/inspect.hpp"
 
@@ -59,6 +60,10 @@ typename Inspector::result_type inspect(Inspector& f, child_list& x) {
 using supervisor_actor = caf::typed_actor<
     // A rank's link changed: a HELLO spawns or renews its DPRank.
     caf::reacts_to<link_event>,
+    // An operator's wish for one rank.
+    caf::replies_to<rank_command>::with<rank_command_result>,
+    // Another rule for one pool.
+    caf::replies_to<policy_change>::with<policy_change_result>,
     // Internal: a backoff, or a parked child's time, is over.
     caf::reacts_to<restart_child>,
     // Fault injection, by role and rank.

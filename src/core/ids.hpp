@@ -39,6 +39,10 @@ using rank_epoch = std::uint32_t;
 /// RequestManager's table, the 40 bits above count up. 0 is "none".
 using request_handle = std::uint64_t;
 
+/// Which start of the node this is, as counted by its state file: 1, 2, ...; 0 = it keeps no state file. Requests of an
+/// earlier one that an engine still runs are known by it.
+using node_boot = std::uint32_t;
+
 /// A front's own name for one client stream; opaque to everything behind the front.
 using stream_id = std::uint64_t;
 

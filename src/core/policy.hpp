@@ -51,6 +51,13 @@ class policy {
   [[nodiscard]] virtual std::optional<choice> choose(std::span<const rank_view> ranks,
                                                      const placement_request& request) = 0;
 
+  /// What `choose` compares, for an operator who asks why; nullopt: the rule has no score. Changes nothing.
+  [[nodiscard]] virtual std::optional<double> score_of(const rank_view& rank, const placement_request& request) const {
+    static_cast<void>(rank);
+    static_cast<void>(request);
+    return std::nullopt;
+  }
+
   /// The request was charged to `rank`, whether this policy chose it or a pin did.
   virtual void on_placed(std::uint16_t rank, const placement_request& request) {
     static_cast<void>(rank);

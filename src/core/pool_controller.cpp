@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace rankwise::core {
 
@@ -70,6 +71,69 @@ void pool_controller::collect_views(timestamp now, rank_state wanted) {
   }
 }
 
+bool pool_controller::set_policy(const std::string& name) {
+  auto fresh = make_policy(name, options_.tuning);
+  if (fresh == nullptr)
+    return false;
+  policy_ = std::move(fresh);
+  options_.policy = name;
+  for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
+    for (const auto handle : ledger_.handles_on(i)) {
+      placement_request r;
+      r.prompt_tokens = ledger_.find(handle)->prompt_tokens;
+      policy_->on_placed(i, r);
+    }
+    if (const auto& report = ledger_.newest_report(i))
+      policy_->on_report(*report);
+  }
+  return true;
+}
+
+std::vector<placement_record> pool_controller::explain(const std::string& rid) const {
+  std::vector<placement_record> result;
+  for (std::size_t i = 0; i < records_.size(); ++i) {
+    const auto& record = records_[(next_record_ + i) % records_.size()];
+    if (record.rid == rid)
+      result.push_back(record);
+  }
+  return result;
+}
+
+placement_record& pool_controller::open_record(const place_order& order, const placement_request& wanted,
+                                               timestamp now) {
+  if (records_.size() < placement_records_max)
+    records_.emplace_back();
+  auto& record = records_[next_record_];
+  next_record_ = (next_record_ + 1) % placement_records_max;
+  record.rid = order.request->rid;
+  record.handle = order.handle;
+  record.attempt = order.attempt;
+  record.sample = order.sample;
+  record.pool = options_.index;
+  record.refused = false;
+  record.at = now;
+  record.prompt_tokens = wanted.prompt_tokens;
+  record.max_new_tokens = wanted.max_new_tokens;
+  record.candidates.clear();
+  return record;
+}
+
+void pool_controller::record_candidates(placement_record& record, const placement_request& wanted,
+                                        std::uint16_t chosen) const {
+  constexpr std::size_t candidates_max = 64;
+  for (const auto& view : views_)
+    record.candidates.push_back({view, policy_->score_of(view, wanted)});
+  if (record.candidates.size() <= candidates_max)
+    return;
+  const auto better = [&](const auto& a, const auto& b) {
+    return std::pair{a.view.rank != chosen, a.score.value_or(0)} <
+           std::pair{b.view.rank != chosen, b.score.value_or(0)};
+  };
+  std::partial_sort(record.candidates.begin(), record.candidates.begin() + candidates_max, record.candidates.end(),
+                    better);
+  record.candidates.resize(candidates_max);
+}
+
 std::variant<placement, refusal> pool_controller::place(const place_order& order, timestamp now) {
   const auto& request = *order.request;
   placement_request wanted;
@@ -93,22 +157,30 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
                       " tokens in flight, this request may take " + std::to_string(limit) +
                       ", tokens_in_flight_max is " + std::to_string(options_.tokens_in_flight_max));
 
+  auto& record = open_record(order, wanted, now);
+  const auto refuse_and_record = [&](failure reason, std::string text) {
+    record.refused = true;
+    record.rule = text;
+    return refuse(order, reason, std::move(text));
+  };
   std::optional<std::uint16_t> chosen;
   // A pin speaks of the ranks that decode; a prefill leg is bound by its room alone.
   if (request.data_parallel_rank && options_.role != pool_role::prefill) {
     const auto pin = *request.data_parallel_rank;
     if (pin < 0 || static_cast<std::uint32_t>(pin) >= wanted.dp_size)
-      return refuse(order, failure::invalid_argument,
-                    "data_parallel_rank: " + std::to_string(pin) + ", pool " + options_.name + " has ranks 0 to " +
-                        std::to_string(wanted.dp_size - 1));
+      return refuse_and_record(failure::invalid_argument, "data_parallel_rank: " + std::to_string(pin) + ", pool " +
+                                                              options_.name + " has ranks 0 to " +
+                                                              std::to_string(wanted.dp_size - 1));
     const auto& e = ranks_[static_cast<std::size_t>(pin)];
     const bool usable = e.known && (e.state == rank_state::ready || e.state == rank_state::suspect);
-    if (usable)
+    if (usable) {
       chosen = static_cast<std::uint16_t>(pin);
-    else if (!options_.pin_is_hint)
-      return refuse(order, failure::pinned_rank_unavailable,
-                    "data_parallel_rank: " + quoted_rank(options_, pin) + " is " +
-                        std::string{e.known ? to_string(e.state) : "absent"});
+      record.rule = "data_parallel_rank";
+    }
+    if (!usable && !options_.pin_is_hint)
+      return refuse_and_record(failure::pinned_rank_unavailable,
+                               "data_parallel_rank: " + quoted_rank(options_, pin) + " is " +
+                                   std::string{e.known ? to_string(e.state) : "absent"});
   }
   // A room that a gateway minted is followed on prefill whatever the policy: the decode side looks for it there.
   const bool follow_room = options_.role == pool_role::prefill && wanted.bootstrap_room.has_value();
@@ -116,26 +188,31 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
     const auto rank = static_cast<std::uint16_t>(static_cast<std::uint64_t>(*wanted.bootstrap_room) % wanted.dp_size);
     const auto& e = ranks_[rank];
     if (!e.known || (e.state != rank_state::ready && e.state != rank_state::suspect))
-      return refuse(order, failure::no_rank_available,
-                    "bootstrap_room: " + std::to_string(*wanted.bootstrap_room) + " belongs to " +
-                        quoted_rank(options_, rank) + ", which is " +
-                        std::string{e.known ? to_string(e.state) : "absent"});
+      return refuse_and_record(failure::no_rank_available, "bootstrap_room: " + std::to_string(*wanted.bootstrap_room) +
+                                                               " belongs to " + quoted_rank(options_, rank) +
+                                                               ", which is " +
+                                                               std::string{e.known ? to_string(e.state) : "absent"});
     chosen = rank;
+    record.rule = "bootstrap_room";
   }
   if (!chosen) {
     collect_views(now, rank_state::ready);
     if (views_.empty())
       collect_views(now, rank_state::suspect); // silence alone must not stop a pool
     if (views_.empty())
-      return refuse(order, failure::no_rank_available, "no rank of pool " + options_.name + " can take work");
+      return refuse_and_record(failure::no_rank_available, "no rank of pool " + options_.name + " can take work");
     const auto best = policy_->choose(views_, wanted);
     if (!best)
-      return refuse(order, failure::no_rank_available,
-                    "policy " + options_.policy + " names a rank of pool " + options_.name + " that cannot take work");
+      return refuse_and_record(failure::no_rank_available, "policy " + options_.policy + " names a rank of pool " +
+                                                               options_.name + " that cannot take work");
     chosen = best->rank;
+    record.rule = "policy " + options_.policy;
+    record_candidates(record, wanted, best->rank);
   }
 
   auto& e = ranks_[*chosen];
+  record.rank = *chosen;
+  record.epoch = e.announced.epoch;
   ledger::charge c;
   c.rank = *chosen;
   c.epoch = e.announced.epoch;
@@ -143,7 +220,7 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
   c.limit_tokens = limit;
   c.attempt = order.attempt;
   if (!ledger_.add(order.handle, c))
-    return refuse(order, failure::no_rank_available, quoted_rank(options_, *chosen) + " is not open");
+    return refuse_and_record(failure::no_rank_available, quoted_rank(options_, *chosen) + " is not open");
   policy_->on_placed(*chosen, wanted);
   ++e.placements;
   ++counts_.placed;
@@ -168,7 +245,7 @@ std::vector<request_handle> pool_controller::rank_up(const rank_announcement& ra
   const bool same_epoch = e.known && e.announced.epoch == rank.epoch;
   e.known = true;
   e.announced = rank;
-  e.state = rank_state::ready;
+  e.state = rank.state;
   if (!same_epoch) {
     e.ready_since = now;
     policy_->on_rank_opened(rank.rank.rank);
@@ -184,13 +261,14 @@ void pool_controller::rank_paused(rank_id rank, rank_epoch epoch, rank_state sta
     e.state = state;
 }
 
-std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch epoch) {
+std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch epoch, rank_state state) {
   if (rank.pool != options_.index || rank.rank >= ranks_.size())
     return {};
   auto& e = ranks_[rank.rank];
   if (!e.known || e.announced.epoch != epoch)
     return {};
-  e.state = rank_state::down;
+  e.state = state;
+  e.known = state != rank_state::removed;
   return ledger_.close(rank.rank);
 }
 

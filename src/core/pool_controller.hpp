@@ -2,6 +2,7 @@
 
 #include "core/ledger.hpp"
 #include "core/placement.hpp"
+#include "core/placement_record.hpp"
 #include "core/policy.hpp"
 #include "core/rank_machine.hpp"
 
@@ -65,14 +66,19 @@ class pool_controller {
   [[nodiscard]] const pool_options& options() const noexcept { return options_; }
   [[nodiscard]] const controller_counts& counts() const noexcept { return counts_; }
 
+  /// Another rule from now on; it learns what is charged. False: no policy has that name.
+  bool set_policy(const std::string& name);
+  /// Why the legs of this request went where they went, oldest first; empty when it is not among the newest records.
+  [[nodiscard]] std::vector<placement_record> explain(const std::string& rid) const;
+
   [[nodiscard]] std::variant<placement, refusal> place(const place_order& order, timestamp now);
 
   /// A rank that takes work under `epoch`. Returns the handles that were charged to an earlier epoch of it.
   std::vector<request_handle> rank_up(const rank_announcement& rank, timestamp now);
   /// Suspect or draining: no new work, charges kept.
   void rank_paused(rank_id rank, rank_epoch epoch, rank_state state);
-  /// Down: its charges are dropped; their handles are returned. Nothing for an older epoch.
-  std::vector<request_handle> rank_down(rank_id rank, rank_epoch epoch);
+  /// Down, parked, drained or removed: its charges are dropped; their handles are returned. Nothing for an older epoch.
+  std::vector<request_handle> rank_down(rank_id rank, rank_epoch epoch, rank_state state = rank_state::down);
 
   void progress(const batch_progress& p, timestamp now);
   bool release(request_handle handle, timestamp now);
@@ -85,6 +91,10 @@ class pool_controller {
   /// Ranks of the pool by which its engines reduce rooms: what the ranks registered, at least those that joined.
   [[nodiscard]] std::uint32_t dp_size() const noexcept;
   [[nodiscard]] std::size_t ranks_up() const noexcept;
+  /// Of a rank number; down when it is not known.
+  [[nodiscard]] rank_state state_of(std::uint16_t rank) const noexcept {
+    return rank < ranks_.size() && ranks_[rank].known ? ranks_[rank].state : rank_state::down;
+  }
   [[nodiscard]] std::vector<rank_row> rows(timestamp now) const;
   [[nodiscard]] ledger::figures figures(std::uint16_t rank, timestamp now) const { return ledger_.of(rank, now); }
   [[nodiscard]] bool is_prefilled(request_handle handle) const;
@@ -100,6 +110,8 @@ class pool_controller {
     std::uint64_t placements = 0;
   };
 
+  placement_record& open_record(const place_order& order, const placement_request& wanted, timestamp now);
+  void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;
   [[nodiscard]] refusal refuse(const place_order& order, failure reason, std::string text);
   void collect_views(timestamp now, rank_state wanted);
 
@@ -109,6 +121,8 @@ class pool_controller {
   std::vector<entry> ranks_;     // by rank number, ranks_max entries
   std::vector<rank_view> views_; // reused, so that a decision allocates nothing
   controller_counts counts_;
+  std::vector<placement_record> records_; // a ring of placement_records_max
+  std::size_t next_record_ = 0;
 };
 
 } // namespace rankwise::core

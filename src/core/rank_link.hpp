@@ -40,6 +40,10 @@ class rank_link {
   /// When the rank's link last brought an output; the clock's origin when it never did.
   [[nodiscard]] virtual timestamp last_output(rank_id rank) const noexcept = 0;
 
+  /// The engine behind the link hangs: nothing more is sent or taken under `epoch`. When it is heard again it is back
+  /// as a new epoch.
+  virtual void give_up(rank_id rank, rank_epoch epoch, std::string cause) noexcept = 0;
+
   /// Close the endpoints of an incarnation; its late frames are dropped and counted from here on.
   virtual void close(rank_id rank, rank_epoch epoch) noexcept = 0;
 };

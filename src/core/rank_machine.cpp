@@ -16,6 +16,10 @@ std::string_view to_string(rank_state s) noexcept {
     return "draining";
   case rank_state::parked:
     return "parked";
+  case rank_state::drained:
+    return "drained";
+  case rank_state::removed:
+    return "removed";
   }
   return "unknown";
 }
@@ -26,21 +30,28 @@ rank_transition rank_machine::go(rank_state to, std::string_view cause) {
   return t;
 }
 
+rank_transition rank_machine::open(rank_epoch epoch, timestamp now, std::string_view cause) {
+  epoch_ = epoch;
+  quiet_since_ = now;
+  was_outstanding_ = false;
+  hangs_ = false;
+  // Nothing of the old epoch counts any more, so a rank that was being drained is empty.
+  return go(drain_wanted_ ? rank_state::drained : rank_state::ready, cause);
+}
+
 std::optional<rank_transition> rank_machine::on_hello(rank_epoch epoch, std::string_view cause) {
   if (epoch <= epoch_)
     return std::nullopt;
   epoch_ = epoch;
   was_outstanding_ = false;
+  drain_wanted_ = false; // a new process is what one drains a rank for
   return go(rank_state::joining, cause);
 }
 
 std::optional<rank_transition> rank_machine::on_registered(rank_epoch epoch, timestamp now) {
   if (epoch < epoch_ || (epoch == epoch_ && state_ != rank_state::joining))
     return std::nullopt;
-  epoch_ = epoch;
-  quiet_since_ = now;
-  was_outstanding_ = false;
-  return go(rank_state::ready, "registered");
+  return open(epoch, now, "registered");
 }
 
 std::optional<rank_transition> rank_machine::on_lost(rank_epoch epoch, std::string_view cause) {
@@ -52,14 +63,45 @@ std::optional<rank_transition> rank_machine::on_lost(rank_epoch epoch, std::stri
 std::optional<rank_transition> rank_machine::on_reconnected(rank_epoch epoch, timestamp now) {
   if (epoch <= epoch_)
     return std::nullopt;
+  return open(epoch, now, "reconnected");
+}
+
+std::optional<rank_transition> rank_machine::on_restored(rank_epoch epoch) {
+  if (epoch <= epoch_)
+    return std::nullopt;
   epoch_ = epoch;
+  return go(rank_state::down, "the node was restarted; its engine has not reconnected yet");
+}
+
+std::optional<rank_transition> rank_machine::on_drain(timestamp deadline) {
+  drain_wanted_ = true;
+  drain_deadline_ = deadline;
+  if (state_ != rank_state::ready && state_ != rank_state::suspect)
+    return std::nullopt; // from the next epoch on, or already
+  return go(rank_state::draining, "an operator drains it");
+}
+
+std::optional<rank_transition> rank_machine::on_undrain(timestamp now) {
+  drain_wanted_ = false;
+  if (state_ != rank_state::draining && state_ != rank_state::drained)
+    return std::nullopt;
   quiet_since_ = now;
-  was_outstanding_ = false;
-  return go(rank_state::ready, "reconnected");
+  return go(rank_state::ready, "an operator ended its drain");
+}
+
+std::optional<rank_transition> rank_machine::on_drain_progress(timestamp now, std::uint32_t requests) {
+  if (state_ != rank_state::draining)
+    return std::nullopt;
+  if (requests == 0)
+    return go(rank_state::drained, "its last request ended");
+  if (now >= drain_deadline_)
+    return go(rank_state::drained, "the deadline of its drain passed");
+  return std::nullopt;
 }
 
 std::optional<rank_transition> rank_machine::on_tick(timestamp now, std::uint32_t outstanding,
                                                      std::uint64_t prefill_tokens, timestamp last_output) {
+  hangs_ = false;
   if (outstanding == 0) {
     was_outstanding_ = false;
     if (state_ == rank_state::suspect)
@@ -75,9 +117,12 @@ std::optional<rank_transition> rank_machine::on_tick(timestamp now, std::uint32_
     if (state_ == rank_state::suspect)
       return go(rank_state::ready, "heard again");
   }
-  const auto explained = duration{
-      static_cast<duration::rep>(static_cast<double>(prefill_tokens) / timing_.prefill_tokens_per_s_min * 1e9)};
-  if (state_ == rank_state::ready && now - quiet_since_ > timing_.suspect_after + explained)
+  const auto explained =
+      timing_.suspect_after + duration{static_cast<duration::rep>(static_cast<double>(prefill_tokens) /
+                                                                  timing_.prefill_tokens_per_s_min * 1e9)};
+  const auto silence = now - quiet_since_;
+  hangs_ = is_linked() && to_seconds(silence) > timing_.hung_factor * to_seconds(explained);
+  if (state_ == rank_state::ready && silence > explained)
     return go(rank_state::suspect, "silent while work is outstanding");
   return std::nullopt;
 }

@@ -17,11 +17,13 @@ enum class rank_state : std::uint8_t {
   ready = 1,    ///< takes work
   suspect = 2,  ///< silent while work is outstanding: no new work, old work kept
   down = 3,     ///< dead, frozen or cut off: its work ends or moves
-  draining = 4, ///< no new work, old work ends
+  draining = 4, ///< an operator wants it empty: no new work, old work ends
   parked = 5,   ///< its actor crashed too often
+  drained = 6,  ///< as draining, and nothing is left on it
+  removed = 7,  ///< an operator took it out: it is forgotten
 };
 
-inline constexpr std::uint8_t rank_state_count = 6;
+inline constexpr std::uint8_t rank_state_count = 8;
 [[nodiscard]] std::string_view to_string(rank_state s) noexcept;
 
 /// What a rank that takes work tells its controller.
@@ -32,13 +34,16 @@ struct rank_announcement {
   std::uint32_t max_running = 0;
   std::uint64_t chunk_tokens = 0;
   std::uint32_t data_parallel_size = 1;
-  bool renewed = false; ///< not the first epoch of this rank: starts at a small share
+  bool renewed = false;                 ///< not the first epoch of this rank: starts at a small share
+  rank_state state = rank_state::ready; ///< or suspect, draining, drained
 };
 
 struct rank_timing {
-  /// Work is outstanding and nothing was heard for this long, beyond what its pending prefill explains: suspect. Down
-  /// comes from the link (heartbeats tell a frozen process or a cut link from a long step), never from silence alone.
+  /// Work is outstanding and nothing was heard for this long, beyond what its pending prefill explains: suspect. A
+  /// frozen process or a cut link is told by heartbeats long before that.
   duration suspect_after = std::chrono::seconds{5};
+  /// Silence of this many times what is explained: the engine hangs although its link answers.
+  double hung_factor = 3;
   /// The slowest prefill that is still believed, in tokens per second.
   double prefill_tokens_per_s_min = 1000;
 };
@@ -64,16 +69,34 @@ class rank_machine {
   std::optional<rank_transition> on_lost(rank_epoch epoch, std::string_view cause);
   /// T7: the same process is back on its old endpoints, as a new epoch.
   std::optional<rank_transition> on_reconnected(rank_epoch epoch, timestamp now);
+  /// T8: known from an earlier process of this node, not yet reconnected.
+  std::optional<rank_transition> on_restored(rank_epoch epoch);
+  /// T9: an operator wants the rank empty, at the latest at `deadline`. Lasts until undrain or a HELLO.
+  std::optional<rank_transition> on_drain(timestamp deadline);
+  /// T11: takes work again.
+  std::optional<rank_transition> on_undrain(timestamp now);
+  /// T10: the controller gives it no more work, and `requests` are left on it.
+  std::optional<rank_transition> on_drain_progress(timestamp now, std::uint32_t requests);
   /// T3/T4: called now and then with what is outstanding on the rank and when its link last brought an output.
   std::optional<rank_transition> on_tick(timestamp now, std::uint32_t outstanding, std::uint64_t prefill_tokens,
                                          timestamp last_output);
 
+  /// The silence is longer than anything explains: its link is to be given up.
+  [[nodiscard]] bool hangs() const noexcept { return hangs_; }
+
   [[nodiscard]] rank_state state() const noexcept { return state_; }
+  /// Takes dispatches that are on their way, and aborts.
+  [[nodiscard]] bool is_linked() const noexcept {
+    return state_ == rank_state::ready || state_ == rank_state::suspect || state_ == rank_state::draining ||
+           state_ == rank_state::drained;
+  }
+  [[nodiscard]] bool drain_wanted() const noexcept { return drain_wanted_; }
   [[nodiscard]] rank_epoch epoch() const noexcept { return epoch_; }
   [[nodiscard]] rank_id id() const noexcept { return id_; }
 
  private:
   rank_transition go(rank_state to, std::string_view cause);
+  rank_transition open(rank_epoch epoch, timestamp now, std::string_view cause);
 
   rank_id id_;
   rank_timing timing_;
@@ -81,6 +104,9 @@ class rank_machine {
   rank_epoch epoch_ = 0;
   timestamp quiet_since_{}; // last output, or when work became outstanding on a quiet rank
   bool was_outstanding_ = false;
+  bool hangs_ = false;
+  bool drain_wanted_ = false;
+  timestamp drain_deadline_{};
 };
 
 } // namespace rankwise::core

@@ -34,10 +34,12 @@ class fake_link final : public core::rank_link {
     return result;
   }
   [[nodiscard]] core::timestamp last_output(core::rank_id) const noexcept override { return last; }
+  void give_up(core::rank_id rank, core::rank_epoch, std::string) noexcept override { given_up.push_back(rank); }
   void close(core::rank_id rank, core::rank_epoch) noexcept override { closed.push_back(rank); }
 
   std::vector<frame> frames;
   std::vector<core::rank_id> closed;
+  std::vector<core::rank_id> given_up;
   core::send_result result = core::send_result::queued;
   core::timestamp last{};
 };
@@ -224,6 +226,15 @@ class node : public testing::Test {
     pending.receive([&](Result& r) { result = std::move(r); },
                     [&](const caf::error& e) { ADD_FAILURE() << system.render(e); });
     return result;
+  }
+  rank_command_result wish(std::uint16_t rank, rank_wish what, core::duration deadline = {}, bool force = false) {
+    return ask<rank_command_result>(anon_supervisor, rank_command{{0, rank}, what, deadline, force});
+  }
+  core::rank_state state_of_rank(std::uint16_t rank) {
+    for (const auto& row : pool().ranks)
+      if (row.rank.rank == rank)
+        return row.state;
+    return core::rank_state::removed;
   }
   child_list children() { return ask<child_list>(anon_supervisor, list_atom::value); }
   actor_status child(const std::string& role) {

@@ -108,6 +108,138 @@ TEST_F(node, a_lost_rank_moves_what_has_no_token_and_ends_what_has) {
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
+TEST_F(node, a_drained_rank_ends_its_streams_gets_none_and_says_so) {
+  start(2);
+  submit(1, "old", 0);
+  const auto old = only_add("old");
+  output(old, {1});
+  const auto draining = wish(0, rank_wish::drain, 10s);
+  EXPECT_TRUE(draining.done);
+  EXPECT_EQ(draining.state, core::rank_state::draining);
+  for (int i = 0; i < 10; ++i) {
+    submit(10 + i, "new" + std::to_string(i));
+    EXPECT_EQ(only_add("new" + std::to_string(i)).rank.rank, 1);
+  }
+  advance(1s);
+  EXPECT_EQ(state_of_rank(0), core::rank_state::draining);
+  output(old, {2}, core::finish_reason::length);
+  advance(300ms);
+  EXPECT_EQ(state_of_rank(0), core::rank_state::drained);
+  EXPECT_EQ(sink.finished[1], 1);
+  EXPECT_TRUE(wish(0, rank_wish::undrain).done);
+  EXPECT_EQ(state_of_rank(0), core::rank_state::ready);
+  submit(2, "again", 0);
+  EXPECT_EQ(only_add("again").rank.rank, 0);
+  EXPECT_FALSE(wish(0, rank_wish::undrain).done);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
+TEST_F(node, at_the_deadline_of_a_drain_what_is_left_moves_or_fails_and_is_aborted) {
+  start(2);
+  submit(1, "streams", 0);
+  output(only_add("streams"), {1});
+  submit(2, "waits");
+  submit(3, "waits_too");
+  wish(0, rank_wish::drain, 2s);
+  advance(3s);
+  EXPECT_EQ(state_of_rank(0), core::rank_state::drained);
+  ASSERT_EQ(sink.outcomes[1].size(), 1u);
+  EXPECT_EQ(sink.outcomes[1][0].reason, core::failure::rank_lost);
+  for (const auto* rid : {"waits", "waits_too"})
+    EXPECT_EQ(adds_of(rid).back().rank.rank, 1);
+  EXPECT_GE(frames(core::frame_kind::abort), 1u);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
+TEST_F(node, a_drain_outlives_crashes_of_the_rank_actor_and_of_the_controller) {
+  start(2);
+  wish(0, rank_wish::drain, 10s);
+  advance(300ms);
+  ASSERT_EQ(state_of_rank(0), core::rank_state::drained);
+  crash("dp_rank", {0, 0});
+  advance(1s);
+  crash("dp_controller");
+  advance(1s);
+  EXPECT_EQ(state_of_rank(0), core::rank_state::drained);
+  submit(1, "a");
+  submit(2, "b");
+  EXPECT_EQ(only_add("a").rank.rank, 1);
+  EXPECT_EQ(only_add("b").rank.rank, 1);
+  join(0, 2, 2); // a new process is what one drains for
+  EXPECT_EQ(state_of_rank(0), core::rank_state::ready);
+}
+
+TEST_F(node, a_rank_is_removed_when_it_is_empty_or_by_force_and_what_is_not_there_is_an_error) {
+  start(3);
+  EXPECT_FALSE(wish(9, rank_wish::remove).known);
+  EXPECT_FALSE(wish(0, rank_wish::remove).done) << "it is ready";
+  wish(0, rank_wish::drain, 10s);
+  advance(300ms);
+  EXPECT_TRUE(wish(0, rank_wish::remove).done);
+  submit(1, "streams", 1);
+  output(only_add("streams"), {1});
+  EXPECT_TRUE(wish(1, rank_wish::remove, 0s, true).done);
+  advance(100ms);
+  EXPECT_EQ(sink.outcomes[1].at(0).reason, core::failure::rank_lost);
+  EXPECT_EQ(pool().ranks.size(), 1u);
+  EXPECT_EQ(link.closed.size(), 2u);
+  EXPECT_FALSE(wish(0, rank_wish::drain).known);
+  join(0, 2, 3);
+  EXPECT_EQ(state_of_rank(0), core::rank_state::ready);
+}
+
+TEST_F(node, a_restored_rank_serves_once_it_reconnects) {
+  start(1);
+  auto known = event(link_event_kind::registered, 4, 7, 8);
+  known.kind = link_event_kind::restored;
+  say(known);
+  submit(1, "early", 4);
+  EXPECT_EQ(adds_of("early").size(), 0u);
+  say(event(link_event_kind::reconnected, 4, 8));
+  submit(2, "late", 4);
+  EXPECT_EQ(only_add("late").epoch, 8u);
+  crash("dp_rank", {0, 4});
+  advance(1s);
+  submit(3, "later", 4);
+  EXPECT_EQ(only_add("later").epoch, 8u);
+}
+
+TEST_F(node, an_engine_that_hangs_behind_a_living_link_is_given_up) {
+  start(2);
+  submit(1, "hangs", 0);
+  advance(14s);
+  EXPECT_EQ(state_of_rank(0), core::rank_state::suspect);
+  EXPECT_THAT(link.given_up, IsEmpty());
+  advance(2s);
+  EXPECT_EQ(link.given_up.size(), 1u);
+}
+
+TEST_F(node, why_a_request_went_where_it_went_is_told_with_what_was_compared) {
+  start(2);
+  submit(1, "free");
+  submit(2, "pinned", 1);
+  const auto free = ask<placement_list>(directory->introspector(), placement_query{"free"});
+  ASSERT_EQ(free.records.size(), 1u);
+  EXPECT_EQ(free.records[0].rank, only_add("free").rank.rank);
+  EXPECT_EQ(free.records[0].rule, "policy headroom");
+  ASSERT_EQ(free.records[0].candidates.size(), 2u);
+  EXPECT_TRUE(free.records[0].candidates[0].score.has_value());
+  const auto pinned = ask<placement_list>(directory->introspector(), placement_query{"pinned"});
+  ASSERT_EQ(pinned.records.size(), 1u);
+  EXPECT_EQ(pinned.records[0].rule, "data_parallel_rank");
+}
+
+TEST_F(node, a_policy_that_was_set_outlives_its_controller) {
+  start(2);
+  const auto changed = ask<policy_change_result>(anon_supervisor, policy_change{0, "round_robin"});
+  EXPECT_TRUE(changed.done);
+  EXPECT_EQ(changed.before, "headroom");
+  EXPECT_EQ(pool().policy, "round_robin");
+  crash("dp_controller");
+  advance(1s);
+  EXPECT_EQ(pool().policy, "round_robin");
+}
+
 TEST_F(node, after_100000_stale_reports_the_next_placement_uses_the_fresh_one) {
   start(2);
   submit(1, "a", 0);

@@ -172,6 +172,61 @@ TEST_F(node_process, a_frozen_rank_is_down_within_a_second_and_comes_back_as_a_n
   end_and_check_history();
 }
 
+TEST_F(node_process, a_killed_node_has_its_running_ranks_back_and_delivers_nothing_of_the_old_streams) {
+  const strings kept{"--state", folder + "/state"};
+  start_node(4, kept);
+  start_engine(0, 4, 4);
+  await_ready();
+  for (int round = 0; round < 3; ++round) {
+    auto replay = start_replay({"--limit", "400", "--rate", "100"});
+    std::this_thread::sleep_for(1s);
+    node->signal(SIGKILL);
+    node.reset();
+    const auto started = std::chrono::steady_clock::now();
+    start_node(4, kept); // another handshake port: nobody shakes hands
+    ASSERT_TRUE(node->wait_line("READY", 5s)) << round;
+    EXPECT_LT(std::chrono::steady_clock::now() - started, 2s);
+    replay.reset();
+    std::filesystem::remove(folder + "/replay.json");
+    auto again = start_replay({"--limit", "30", "--rate", "60"});
+    const auto result = result_of(*again);
+    EXPECT_EQ(result["requests"]["completed"], 30) << result.dump();
+    EXPECT_EQ(result["tokens"]["wrong"], 0);
+    for (const auto& rank : get("/ranks")["pools"][0]["ranks"])
+      EXPECT_EQ(rank["epoch"], round + 2) << rank.dump();
+  }
+  end_and_check_history();
+}
+
+TEST_F(node_process, a_rolling_drain_of_all_ranks_under_load_loses_nothing) {
+  start_node(3);
+  for (int i = 0; i < 3; ++i)
+    start_engine(i, 1, 3);
+  await_ready();
+  auto replay = start_replay({"--limit", "300", "--rate", "40"});
+  std::this_thread::sleep_for(500ms);
+  for (int round = 0; round < 1; ++round) {
+    for (int rank = 0; rank < 3; ++rank) {
+      const auto query = "?pool=unified&rank=" + std::to_string(rank);
+      ASSERT_EQ(io::http_post(admin, "/ranks/drain" + query + "&deadline_s=60").status, 200);
+      for (int i = 0; i < 500 && get("/ranks")["pools"][0]["ranks"][rank]["state"] != "drained"; ++i)
+        std::this_thread::sleep_for(50ms);
+      EXPECT_EQ(get("/ranks")["pools"][0]["ranks"][rank]["state"], "drained");
+      ASSERT_EQ(io::http_post(admin, "/ranks/undrain" + query).status, 200);
+    }
+  }
+  const auto result = result_of(*replay);
+  EXPECT_EQ(result["requests"]["completed"], 300) << result.dump();
+  EXPECT_EQ(result["tokens"]["wrong"], 0);
+  EXPECT_EQ(io::http_post(admin, "/ranks/remove?pool=unified&rank=9").status, 404);
+  EXPECT_EQ(io::http_post(admin, "/ranks/remove?pool=unified&rank=0").status, 409);
+  const auto events = get("/events")["events"];
+  EXPECT_TRUE(std::any_of(events.begin(), events.end(), [](const json& e) {
+    return e["subject"] == "unified/1" && e["change"].get<std::string>().starts_with("draining -> drained");
+  })) << events.dump(1);
+  end_and_check_history();
+}
+
 TEST_F(node_process, crashes_of_forwarder_controller_and_rank_actors_lose_nothing) {
   start_node(4);
   start_engine(0, 4, 4);

@@ -1,25 +1,22 @@
 #include "app/cli/view_commands.hpp"
 
-#include "io/http/admin_server.hpp"
+#include "app/cli/node_client.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <chrono>
+#include <cstdio>
 #include <iostream>
 #include <memory>
+#include <thread>
 
 namespace rankwise::app {
 
 namespace {
 
 using json = nlohmann::ordered_json;
-
-struct view_flags {
-  std::string admin = "127.0.0.1:30002";
-  bool as_json = false;
-  int limit = 20;
-};
 
 void print_status(const json& j) {
   fmt::print("{}{}\n", j["ready"].get<bool>() ? "ready" : "not ready: " + j["not_ready_reason"].get<std::string>(),
@@ -76,31 +73,105 @@ void print_requests(const json& j) {
                r["age_s"].get<double>());
 }
 
-template <class Print>
-void add_view(CLI::App& app, int& exit_code, const char* name, const char* what, std::string path, Print print) {
-  auto* sub = app.add_subcommand(name, what);
-  auto flags = std::make_shared<view_flags>();
-  sub->add_option("--admin", flags->admin, "the node's admin address")->capture_default_str();
-  sub->add_flag("--json", flags->as_json, "the answer as it came");
-  if (path == "/requests")
-    sub->add_option("--limit", flags->limit, "most rows")->check(CLI::Range(1, 10'000))->capture_default_str();
-  sub->footer(std::string{"Example: rankwise "} + name + " --admin 127.0.0.1:30002");
-  sub->callback([=, &exit_code] {
-    const auto full = path == "/requests" ? path + "?limit=" + std::to_string(flags->limit) : path;
-    const auto answer = io::http_get(flags->admin, full);
-    if (answer.status != 200) {
-      if (answer.status == 0)
-        std::cerr << "rankwise " << name << ": no node answers at " << flags->admin << " (" << answer.body << ")\n";
-      else
-        std::cerr << "rankwise " << name << ": " << answer.body << (answer.body.ends_with("\n") ? "" : "\n");
-      exit_code = 3;
-      return;
+void print_events(const json& events) {
+  for (const auto& e : events)
+    fmt::print("{} {:<14} {:<26} {:<28} {}\n", e["at"].get<std::string>(), e["kind"].get<std::string>(),
+               e["subject"].get<std::string>(), e["change"].get<std::string>(), e["cause"].get<std::string>());
+  std::fflush(stdout);
+}
+
+void print_placements(const json& j) {
+  for (const auto& p : j["placements"]) {
+    fmt::print("{} {}: pool {}, attempt {}, {} prompt tokens, at most {} more\n", p["at"].get<std::string>(),
+               p["rid"].get<std::string>(), p["pool"].get<std::string>(), p["attempt"].get<int>(),
+               p["prompt_tokens"].get<std::uint64_t>(), p["max_new_tokens"].get<std::uint64_t>());
+    if (p["rank"].is_null())
+      fmt::print("  refused: {}\n", p["rule"].get<std::string>());
+    else
+      fmt::print("  rank {} (epoch {}) by {}\n", p["rank"].get<int>(), p["epoch"].get<int>(),
+                 p["rule"].get<std::string>());
+    if (p["candidates"].empty())
+      continue;
+    fmt::print("  {:>5} {:>9} {:>8} {:>9} {:>8} {:>6} {:>6} {:>8}\n", "RANK", "SCORE", "REQUESTS", "TOKENS", "PREFILL",
+               "KV %", "SHARE", "REPORT");
+    for (const auto& c : p["candidates"]) {
+      const auto capacity = c["kv_capacity"].get<double>();
+      fmt::print("{} {:>5} {:>9} {:>8} {:>9} {:>8} {:>6.1f} {:>6.2f} {:>8}\n", c["rank"] == p["rank"] ? ">" : " ",
+                 c["rank"].get<int>(), c["score"].is_null() ? "-" : fmt::format("{:.4f}", c["score"].get<double>()),
+                 c["requests"].get<int>(), c["tokens"].get<std::uint64_t>(), c["prefill_tokens"].get<std::uint64_t>(),
+                 capacity > 0 ? 100 * c["tokens"].get<double>() / capacity : 0.0, c["share"].get<double>(),
+                 c["report_age_s"].is_null()
+                     ? "none"
+                     : fmt::format("{:.2f}s{}", c["report_age_s"].get<double>(), c["stale"].get<bool>() ? "!" : ""));
     }
-    if (flags->as_json)
+  }
+}
+
+void add_view(CLI::App& app, int& exit_code, const char* name, const char* what, const std::string& path,
+              void (*print)(const json&)) {
+  auto* sub = app.add_subcommand(name, what);
+  auto client = std::make_shared<node_client>(name);
+  client->add_options(*sub, std::string{name} + " --admin 127.0.0.1:30002", false);
+  auto limit = std::make_shared<int>(20);
+  const bool limited = path == "/requests";
+  if (limited)
+    sub->add_option("--limit", *limit, "most rows")->check(CLI::Range(1, 10'000))->capture_default_str();
+  sub->callback([=, &exit_code] {
+    const auto answer = client->get(limited ? path + "?limit=" + std::to_string(*limit) : path);
+    exit_code = answer.exit_code;
+    if (exit_code != exit_done)
+      return;
+    if (client->as_json)
       std::cout << answer.body;
     else
-      print(json::parse(answer.body));
-    exit_code = 0;
+      print(answer.json);
+  });
+}
+
+void add_events(CLI::App& app, int& exit_code) {
+  auto* sub = app.add_subcommand("events", "State changes of a running node, with their causes");
+  auto client = std::make_shared<node_client>("events");
+  client->add_options(*sub, "events --follow", false);
+  auto follow = std::make_shared<bool>(false);
+  sub->add_flag("--follow", *follow, "go on with what happens, until interrupted");
+  sub->callback([=, &exit_code] {
+    std::uint64_t after = 0;
+    do {
+      const auto answer = client->get("/events?after=" + std::to_string(after));
+      exit_code = answer.exit_code;
+      if (exit_code != exit_done)
+        return;
+      const auto& events = answer.json["events"];
+      if (client->as_json && *follow)
+        for (const auto& e : events)
+          std::cout << e.dump() << "\n" << std::flush;
+      else if (client->as_json)
+        std::cout << answer.body;
+      else
+        print_events(events);
+      if (!events.empty())
+        after = events.back()["number"].get<std::uint64_t>();
+      if (*follow)
+        std::this_thread::sleep_for(std::chrono::milliseconds{500});
+    } while (*follow);
+  });
+}
+
+void add_why(CLI::App& app, int& exit_code) {
+  auto* sub = app.add_subcommand("why", "Why a request went to its rank: what was known, and by what rule");
+  auto client = std::make_shared<node_client>("why");
+  client->add_options(*sub, "why chatcmpl-17", false);
+  auto rid = std::make_shared<std::string>();
+  sub->add_option("RID", *rid, "as the client sent it")->required();
+  sub->callback([=, &exit_code] {
+    const auto answer = client->get("/placements/" + percent_encoded(*rid));
+    exit_code = answer.exit_code;
+    if (exit_code != exit_done)
+      return;
+    if (client->as_json)
+      std::cout << answer.body;
+    else
+      print_placements(answer.json);
   });
 }
 
@@ -110,6 +181,8 @@ void add_view_commands(CLI::App& app, int& exit_code) {
   add_view(app, exit_code, "status", "What a running node is doing", "/status", print_status);
   add_view(app, exit_code, "actors", "The actor tree of a running node", "/actors", print_actors);
   add_view(app, exit_code, "ranks", "The ranks of a running node", "/ranks", print_ranks);
+  add_events(app, exit_code);
+  add_why(app, exit_code);
   add_view(app, exit_code, "requests", "The open requests of a running node", "/requests", print_requests);
 }
 

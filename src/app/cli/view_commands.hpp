@@ -6,8 +6,12 @@ class App;
 
 namespace rankwise::app {
 
-/// `rankwise status`, `actors`, `ranks`, `requests`: ask a running node's admin HTTP. Exit codes: 0 answered, 3 no
-/// answer.
+/// `rankwise status`, `actors`, `ranks`, `requests`, `events`, `why`: ask a running node's admin HTTP. Exit codes: 0
+/// answered, 1 not found, 3 no answer.
 void add_view_commands(CLI::App& app, int& exit_code);
+
+/// `rankwise drain`, `undrain`, `remove`, `policy set`: change a running node. Exit codes: 0 done, 1 refused, 3 no
+/// answer, 4 not done in time.
+void add_operator_commands(CLI::App& app, int& exit_code);
 
 } // namespace rankwise::app

@@ -3,6 +3,8 @@
 #include "actors/supervisor.hpp"
 #include "app/node/history_file.hpp"
 #include "app/node/node_views.hpp"
+#include "app/node/operator_routes.hpp"
+#include "app/node/state_file.hpp"
 #include "app/process/scratch_folder.hpp"
 #include "core/doorbell.hpp"
 #include "io/http/admin_server.hpp"
@@ -16,6 +18,7 @@
 #include <charconv>
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -124,6 +127,8 @@ class node::impl {
       : config_(std::move(config)), state_dir_(config_.state_dir), system_config_(config_.worker_threads),
         system_(system_config_), directory_(std::make_shared<actor_directory>()) {
     spdlog::set_level(spdlog::level::from_str(config_.log_level));
+    if (!config_.state_dir.empty())
+      state_.emplace(state_dir_.path());
     if (!config_.history_file.empty())
       history_ = std::make_unique<history_file>(config_.history_file);
 
@@ -131,12 +136,15 @@ class node::impl {
     for (const auto& pool : config_.pools)
       hub.pools.push_back({pool.options.name, pool.handshake, pool.options.ranks_max,
                            pool.handshake.starts_with("ipc://") || pool.handshake.starts_with("tcp://127.") ||
-                               pool.handshake.starts_with("tcp://localhost")});
+                               pool.handshake.starts_with("tcp://localhost"),
+                           pool.advertise});
     hub.heartbeat_interval_ms = static_cast<int>(config_.heartbeat_interval_ms);
     hub.heartbeat_timeout_ms = static_cast<int>(config_.heartbeat_timeout_ms);
     hub.send_queue_requests_max = config_.send_queue_requests_max;
     hub.send_queue_bytes_max = config_.send_queue_bytes_max;
     hub.ipc_folder = state_dir_.path();
+    hub.allowed_peers = config_.allowed_peers;
+    hub.boot = state_ ? state_->found().boot : 0;
     board_ = std::make_shared<core::load_board>(io::engine_hub::board_slots(hub));
     const auto batches_max = config_.backlog_batches_max;
     io::engine_hub_callbacks callbacks;
@@ -159,6 +167,10 @@ class node::impl {
     callbacks.on_load_report = [this] { doorbell_.ring(); };
     callbacks.now = [this] { return clock_.now(); };
     callbacks.on_dispatched = [this](core::duration d) { dispatch_seconds_.Observe(core::to_seconds(d)); };
+    callbacks.on_records = [this](std::vector<io::rank_record> records) {
+      if (state_)
+        state_->set_ranks(std::move(records));
+    };
     hub_ = std::make_unique<io::engine_hub>(std::move(hub), std::move(callbacks), board_);
 
     intake_ = std::make_unique<actor_intake>(
@@ -170,9 +182,11 @@ class node::impl {
     front_ = std::make_unique<io::front::scheduler_front>(front_options, *intake_, clock_);
     intake_->sink(front_.get());
 
+    read_admin_token();
     admin_ = std::make_unique<io::admin_server>(config_.admin);
     add_routes();
     spawn_supervisor();
+    restore_ranks();
     hub_->start();
     running_ = true;
     forward_thread_ = std::thread{[this] { ring_forwarder(); }};
@@ -236,8 +250,46 @@ class node::impl {
     return best;
   }
 
+  void read_admin_token() {
+    if (config_.admin_token_file.empty())
+      return;
+    std::ifstream in{config_.admin_token_file};
+    if (!(in >> admin_token_) || admin_token_.size() < 16)
+      throw std::runtime_error("admin_token_file: " + config_.admin_token_file +
+                               " has no token of at least 16 characters");
+  }
+
+  /// Ranks that an earlier process served: they come back when they reconnect, without a handshake.
+  void restore_ranks() {
+    if (!state_)
+      return;
+    if (!state_->damage().empty()) {
+      spdlog::error("event=state_lost cause=\"{}\" consequence=\"ranks must dial in again\"", state_->damage());
+      events_.add(clock_.now(), "node", "state file", "lost", state_->damage() + "; ranks must dial in again");
+      return;
+    }
+    const auto& ranks = state_->found().ranks;
+    for (const auto& why : hub_->restore(ranks)) {
+      spdlog::error("event=rank_not_restored cause=\"{}\" consequence=\"it must dial in again\"", why);
+      events_.add(clock_.now(), "node", "state file", "rank not restored", why + "; it must dial in again");
+    }
+    if (!ranks.empty())
+      spdlog::info("event=ranks_restored ranks={} boot={}", ranks.size(), state_->found().boot);
+  }
+
   void spawn_supervisor() {
     supervisor_config c;
+    c.boot = state_ ? state_->found().boot : 0;
+    c.events = &events_;
+    if (state_) {
+      for (const auto& pool : config_.pools)
+        for (const auto& [name, rank] : state_->found().drained)
+          if (name == pool.options.name)
+            c.drained.push_back({pool.options.index, rank});
+      c.on_drain_wish = [this](core::rank_id rank, bool drained) {
+        state_->set_drained(config_.pools[rank.pool].options.name, rank.rank, drained);
+      };
+    }
     for (const auto& pool : config_.pools) {
       c.pools.push_back(pool.options);
       c.pools.back().ledger = config_.ledger;
@@ -280,7 +332,7 @@ class node::impl {
   }
 
   void note_registration(const link_event& e) {
-    if (e.kind != link_event_kind::registered || e.rank.pool != serving_pool())
+    if ((e.kind != link_event_kind::registered && e.kind != link_event_kind::restored) || e.rank.pool != serving_pool())
       return;
     const std::lock_guard guard{mutex_};
     max_model_len_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(e.max_model_len, 0xffffffff));
@@ -301,7 +353,11 @@ class node::impl {
 
   template <class Answer, class... Question>
   std::optional<Answer> ask(Question... question) {
-    const auto target = directory_->introspector();
+    return ask_of<Answer>(directory_->introspector(), std::move(question)...);
+  }
+
+  template <class Answer, class Target, class... Question>
+  std::optional<Answer> ask_of(const Target& target, Question... question) {
     if (target == nullptr)
       return std::nullopt;
     caf::scoped_actor self{system_};
@@ -446,6 +502,18 @@ class node::impl {
         names.push_back(pool.options.name);
       return as_json(loads_json(loads(), names));
     });
+    operator_backend backend{
+        {},
+        events_,
+        [this] { return clock_.now(); },
+        config_.drain_s,
+        admin_token_,
+        [this](const rank_command& command) { return ask_of<rank_command_result>(directory_->supervisor(), command); },
+        [this](const policy_change& change) { return ask_of<policy_change_result>(directory_->supervisor(), change); },
+        [this](const std::string& rid) { return ask<placement_list>(placement_query{rid}); }};
+    for (const auto& pool : config_.pools)
+      backend.pools.push_back(pool.options.name);
+    add_operator_routes(*admin_, backend);
     if (config_.fault_injection)
       admin_->post("/fault/crash", [this](const http_query& q) { return crash(q); });
   }
@@ -484,6 +552,9 @@ class node::impl {
   node_config config_;
   state_folder state_dir_;
   steady_clock clock_;
+  core::event_log events_;
+  std::string admin_token_;
+  std::optional<state_keeper> state_; // only with a state_dir of its own name
   core::doorbell doorbell_;
   std::unique_ptr<history_file> history_;
   prometheus::Histogram dispatch_seconds_{prometheus::Histogram::BucketBoundaries{

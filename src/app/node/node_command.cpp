@@ -20,6 +20,7 @@ struct node_flags {
   std::string grpc;
   std::string handshake;
   std::string admin;
+  std::string advertise;
   std::string state;
   std::string policy;
   std::string history;
@@ -60,6 +61,9 @@ int run_node(const node_flags& flags) {
   }
   if (!flags.handshake.empty())
     config.pools[0].handshake = flags.handshake;
+  if (!flags.advertise.empty())
+    for (auto& pool : config.pools)
+      pool.advertise = flags.advertise;
   if (flags.ranks > 0) {
     for (auto& pool : config.pools) {
       pool.options.ranks_awaited = static_cast<std::uint16_t>(flags.ranks);
@@ -133,11 +137,14 @@ void add_node_command(CLI::App& app, int& exit_code) {
   sub->add_option("--config", flags->config, "TOML file; without one the defaults: one unified pool on loopback");
   sub->add_option("--grpc", flags->grpc, "host:port of the gRPC front (default 127.0.0.1:30001)");
   sub->add_option("--handshake", flags->handshake, "endpoint where ranks dial in, tcp://host:port or ipc://path");
+  sub->add_option("--advertise", flags->advertise,
+                  "host that ranks are told to connect to, e.g. with tcp://0.0.0.0:30010");
   sub->add_option("--ranks", flags->ranks, "ranks that are awaited before the node is ready")
       ->check(CLI::Range(1, 1024));
   sub->add_option("--policy", flags->policy, "placement policy of every pool (default headroom)");
   sub->add_option("--admin", flags->admin, "host:port of the admin HTTP (default 127.0.0.1:30002)");
-  sub->add_option("--state", flags->state, "folder for sockets and state");
+  sub->add_option("--state", flags->state,
+                  "folder for sockets and state: with it a restarted node has its running ranks back");
   sub->add_option("--history", flags->history, "write every request's history to this file");
   sub->add_option("--log-level", flags->log_level, "debug, info, warn, error or off");
   sub->add_flag("--check", flags->check, "validate the configuration and exit");

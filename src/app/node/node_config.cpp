@@ -1,5 +1,7 @@
 #include "app/node/node_config.hpp"
 
+#include "io/zmq/address_block.hpp"
+
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -26,6 +28,21 @@ class table_reader {
       else
         complain(*node, key, "must be a string");
     }
+  }
+
+  void texts(const char* key, std::vector<std::string>& out) {
+    const auto* node = find(key);
+    if (node == nullptr)
+      return;
+    const auto* list = node->as_array();
+    if (list == nullptr || !list->is_homogeneous(toml::node_type::string)) {
+      if (list == nullptr || !list->empty())
+        complain(*node, key, "must be a list of strings");
+      return;
+    }
+    out.clear();
+    for (const auto& each : *list)
+      out.push_back(*each.value_exact<std::string>());
   }
 
   void flag(const char* key, bool& out) {
@@ -143,6 +160,7 @@ void read_pool(const toml::table& table, const std::string& file, config_errors&
   pool.options.name = role;
   r.text("name", pool.options.name);
   r.text("handshake", pool.handshake);
+  r.text("advertise", pool.advertise);
   r.integer("ranks", pool.options.ranks_awaited, 1, 1024);
   pool.options.ranks_max = std::max<std::uint16_t>(pool.options.ranks_max, pool.options.ranks_awaited);
   r.integer("ranks_max", pool.options.ranks_max, 1, 1024);
@@ -187,14 +205,14 @@ bool is_address(std::string_view text) {
 // sockaddr_un has room for 107 bytes; the rest is the socket's name.
 constexpr std::size_t state_dir_bytes_max = 60;
 
-std::string handshake_fault(const std::string& endpoint) {
+std::string handshake_fault(const std::string& endpoint, const std::string& advertise) {
   if (endpoint.starts_with("ipc://") && endpoint.size() > 6)
     return {};
   if (!endpoint.starts_with("tcp://") || !is_address(std::string_view{endpoint}.substr(6)))
     return "is neither tcp://host:port nor ipc://path";
   for (const auto* any : {"tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:"})
-    if (endpoint.starts_with(any))
-      return "names no address that ranks can connect to: their data endpoints are on the same host";
+    if (endpoint.starts_with(any) && advertise.empty())
+      return "names no address that ranks can connect to: their data endpoints are on the same host; set advertise";
   return {};
 }
 
@@ -230,7 +248,7 @@ config_errors check_config(const node_config& config) {
                        " is more than ranks_max " + std::to_string(o.ranks_max));
     if (o.name.empty())
       errors.push_back("pool.name: must not be empty");
-    if (const auto fault = handshake_fault(pool.handshake); !fault.empty())
+    if (const auto fault = handshake_fault(pool.handshake, pool.advertise); !fault.empty())
       complain("pool.handshake", pool.handshake, fault);
     const auto policies = core::policy_names();
     if (std::find(policies.begin(), policies.end(), o.policy) == policies.end()) {
@@ -244,6 +262,9 @@ config_errors check_config(const node_config& config) {
     errors.push_back("pool: at least one is needed");
   if (unified > 1 || prefill > 1 || decode > 1 || (unified == 1 && prefill + decode > 0))
     errors.push_back("pool: a node has one unified pool, or at most one prefill and one decode pool");
+  for (const auto& peer : config.allowed_peers)
+    if (!io::address_block::parse(peer))
+      complain("engine.allowed_peers", peer, "is neither an address nor a block like 10.0.0.0/8");
   if (config.heartbeat_timeout_ms <= config.heartbeat_interval_ms)
     errors.push_back("engine.heartbeat_timeout_ms: must be more than heartbeat_interval_ms");
   return errors;
@@ -273,6 +294,7 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     table_reader r{table("node"), "node.", file, errors};
     r.text("grpc", config.grpc);
     r.text("admin", config.admin);
+    r.text("admin_token_file", config.admin_token_file);
     r.text("state_dir", config.state_dir);
     r.choice("log_level", config.log_level, log_levels);
     r.text("history_file", config.history_file);
@@ -300,6 +322,8 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.integer("send_queue_requests_max", config.send_queue_requests_max, 1, 1 << 20);
     r.integer("send_queue_bytes_max", config.send_queue_bytes_max, 1 << 20, std::int64_t{1} << 40);
     r.milliseconds("suspect_after_ms", config.rank_timing.suspect_after, 100, many);
+    r.number("hung_factor", config.rank_timing.hung_factor, 1, 1000);
+    r.texts("allowed_peers", config.allowed_peers);
     r.number("prefill_tokens_per_s_min", config.rank_timing.prefill_tokens_per_s_min, 1, 1e9);
     r.finish();
   }

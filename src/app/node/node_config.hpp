@@ -17,12 +17,14 @@ namespace rankwise::app {
 struct pool_config {
   core::pool_options options;
   std::string handshake = "tcp://127.0.0.1:0";
+  std::string advertise; ///< host that is put into INIT; empty: the one that is bound
 };
 
 struct node_config {
   std::string grpc = "127.0.0.1:30001";
   std::string admin = "127.0.0.1:30002";
-  std::string state_dir; ///< empty: a folder under /tmp that goes with the process
+  std::string admin_token_file; ///< empty: only loopback may change anything
+  std::string state_dir;        ///< empty: a folder under /tmp that goes with the process
   std::string log_level = "info";
   std::string history_file; ///< empty: none
   bool fault_injection = false;
@@ -39,6 +41,7 @@ struct node_config {
   std::uint32_t heartbeat_timeout_ms = 500;
   std::uint32_t send_queue_requests_max = 4096;
   std::uint64_t send_queue_bytes_max = 1ull << 30;
+  std::vector<std::string> allowed_peers; ///< empty: any
   core::rank_timing rank_timing;
 
   bool load_forwarding = true;

@@ -16,6 +16,10 @@ class headroom final : public policy {
   [[nodiscard]] std::optional<choice> choose(std::span<const rank_view> ranks,
                                              const placement_request& request) override;
 
+  [[nodiscard]] std::optional<double> score_of(const rank_view& rank, const placement_request& request) const override {
+    return score(rank, request);
+  }
+
   /// Lower is better. Public so that a decision can be explained and tested.
   [[nodiscard]] double score(const rank_view& rank, const placement_request& request) const noexcept;
 

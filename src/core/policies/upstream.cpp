@@ -55,6 +55,11 @@ std::optional<choice> upstream_budget::choose(std::span<const rank_view> ranks, 
   return choice{best->rank, static_cast<double>(std::get<0>(key(*best)))};
 }
 
+std::optional<double> upstream_budget::score_of(const rank_view& rank, const placement_request&) const {
+  const auto b = rank.rank < budgets_.size() ? budgets_[rank.rank] : budget{};
+  return static_cast<double>(rule_ == rule::total_requests ? b.requests : b.tokens);
+}
+
 void upstream_budget::on_placed(std::uint16_t rank, const placement_request& request) {
   if (rule_ == rule::total_tokens_uncharged)
     return;

@@ -42,6 +42,7 @@ class upstream_budget final : public policy {
   [[nodiscard]] std::string_view name() const noexcept override;
   [[nodiscard]] std::optional<choice> choose(std::span<const rank_view> ranks,
                                              const placement_request& request) override;
+  [[nodiscard]] std::optional<double> score_of(const rank_view& rank, const placement_request& request) const override;
   void on_placed(std::uint16_t rank, const placement_request& request) override;
   void on_rank_opened(std::uint16_t rank) override { of(rank) = {}; }
   void on_report(const load_report& report) override;

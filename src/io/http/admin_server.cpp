@@ -20,6 +20,10 @@ std::pair<std::string, int> split(const std::string& address) {
   }
 }
 
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1" || address.starts_with("::ffff:127.");
+}
+
 } // namespace
 
 struct admin_server::impl {
@@ -32,6 +36,13 @@ struct admin_server::impl {
       http_query query;
       for (const auto& [name, value] : request.params)
         query.parameters[name] = value;
+      if (request.matches.size() > 1)
+        query.path_rest = request.matches[1].str();
+      query.peer = request.remote_addr;
+      query.from_loopback = is_loopback(request.remote_addr);
+      const auto authorization = request.get_header_value("Authorization");
+      if (constexpr std::string_view scheme = "Bearer "; authorization.starts_with(scheme))
+        query.bearer_token = authorization.substr(scheme.size());
       http_answer answer;
       try {
         answer = handler(query);
@@ -114,8 +125,14 @@ http_answer http_get(const std::string& address, const std::string& path, int ti
   return ask(address, timeout_s, [&](httplib::Client& client) { return client.Get(path.c_str()); });
 }
 
-http_answer http_post(const std::string& address, const std::string& path, int timeout_s) {
-  return ask(address, timeout_s, [&](httplib::Client& client) { return client.Post(path.c_str(), "", "text/plain"); });
+http_answer http_post(const std::string& address, const std::string& path, int timeout_s,
+                      const std::string& bearer_token) {
+  return ask(address, timeout_s, [&](httplib::Client& client) {
+    httplib::Headers headers;
+    if (!bearer_token.empty())
+      headers.emplace("Authorization", "Bearer " + bearer_token);
+    return client.Post(path.c_str(), headers, "", "text/plain");
+  });
 }
 
 } // namespace rankwise::io

@@ -17,6 +17,10 @@ struct http_answer {
 
 struct http_query {
   std::map<std::string, std::string> parameters;
+  std::string path_rest; ///< what the first group of the path's pattern matched
+  std::string peer;      ///< its address
+  bool from_loopback = false;
+  std::string bearer_token; ///< of the Authorization header; empty: none
 
   [[nodiscard]] std::string get(const std::string& name, const std::string& otherwise = {}) const {
     const auto found = parameters.find(name);
@@ -34,7 +38,8 @@ class admin_server {
   admin_server(const admin_server&) = delete;
   admin_server& operator=(const admin_server&) = delete;
 
-  /// Before start(). Handlers run on the server's own threads and may block for as long as their own deadlines say.
+  /// Before start(). A path may be a regular expression with one group. Handlers run on the server's own threads and
+  /// may block for as long as their own deadlines say.
   void get(const std::string& path, http_handler handler);
   void post(const std::string& path, http_handler handler);
 
@@ -51,6 +56,7 @@ class admin_server {
 /// GET or POST against an admin server. Status 0: no connection; `body` then says why. `timeout_s` bounds the whole
 /// call.
 [[nodiscard]] http_answer http_get(const std::string& address, const std::string& path, int timeout_s = 5);
-[[nodiscard]] http_answer http_post(const std::string& address, const std::string& path, int timeout_s = 5);
+[[nodiscard]] http_answer http_post(const std::string& address, const std::string& path, int timeout_s = 5,
+                                    const std::string& bearer_token = {});
 
 } // namespace rankwise::io

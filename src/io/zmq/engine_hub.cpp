@@ -1,6 +1,7 @@
 #include "io/zmq/engine_hub.hpp"
 
 #include "io/zmq/descriptor_poll.hpp"
+#include "io/zmq/peer_filter.hpp"
 #include "io/zmq/rank_endpoint.hpp"
 #include "wire/sglang/engine_rid.hpp"
 #include "wire/sglang/handshake.hpp"
@@ -39,6 +40,8 @@ class engine_hub::impl {
  public:
   impl(engine_hub_options options, engine_hub_callbacks callbacks, std::shared_ptr<core::load_board> board)
       : options_(std::move(options)), callbacks_(std::move(callbacks)), board_(std::move(board)), context_(1) {
+    if (!options_.allowed_peers.empty())
+      filter_.emplace(context_, options_.allowed_peers, counters_.peers_refused);
     std::size_t slots = 0;
     for (const auto& pool : options_.pools) {
       slot_base_.push_back(slots);
@@ -48,6 +51,7 @@ class engine_hub::impl {
       p.handshake = zmq::socket_t{context_, zmq::socket_type::router};
       p.handshake.set(zmq::sockopt::linger, 0);
       p.handshake.set(zmq::sockopt::router_handover, true);
+      guard_access(p.handshake);
       try {
         p.handshake.bind(with_any_port(pool.handshake));
       } catch (const zmq::error_t& e) {
@@ -58,6 +62,47 @@ class engine_hub::impl {
     }
     present_.resize(slots);
     wide_pools_ = std::make_unique<std::atomic<bool>[]>(options_.pools.size());
+  }
+
+  std::vector<std::string> restore(const std::vector<rank_record>& records) {
+    std::vector<std::string> failures;
+    for (const auto& record : records) {
+      const auto number = record.registration.rank.rank;
+      const auto fail = [&](const std::string& why) {
+        failures.push_back(record.pool + "/" + std::to_string(number) + ": " + why);
+      };
+      const auto pool = std::find_if(options_.pools.begin(), options_.pools.end(),
+                                     [&](const hub_pool_options& p) { return p.name == record.pool; });
+      if (pool == options_.pools.end() || number >= pool->ranks_max) {
+        fail(pool == options_.pools.end() ? "there is no such pool any more" : "ranks_max is smaller now");
+        continue;
+      }
+      const core::rank_id id{static_cast<std::uint16_t>(pool - options_.pools.begin()), number};
+      auto endpoint = std::make_shared<rank_endpoint>();
+      endpoint->id = id;
+      endpoint->epoch = record.registration.epoch;
+      endpoint->identity = record.identity;
+      endpoint->input_address = record.input_address;
+      endpoint->output_address = record.output_address;
+      endpoint->registered = true;
+      endpoint->lost = true; // until it reconnects
+      endpoint->registration = record.registration;
+      endpoint->registration.kind = link_event_kind::restored;
+      endpoint->registration.rank = id;
+      endpoint->registration.cause = "known from the state file";
+      try {
+        open(*endpoint);
+      } catch (const zmq::error_t& e) {
+        fail("cannot bind " + record.input_address + " and " + record.output_address + ": " + e.what());
+        continue;
+      }
+      pools_[id.pool].next_epoch[id.rank] = record.registration.epoch;
+      if (endpoint->registration.data_parallel_size > 1 || id.rank > 0)
+        wide_pools_[id.pool].store(true, std::memory_order_relaxed);
+      callbacks_.on_link_event(endpoint->registration);
+      take_in(std::move(endpoint));
+    }
+    return failures;
   }
 
   void start() {
@@ -115,6 +160,14 @@ class engine_hub::impl {
                     : core::timestamp{};
   }
 
+  void give_up(core::rank_id id, core::rank_epoch epoch, std::string cause) {
+    {
+      const std::lock_guard guard{mutex_};
+      to_give_up_.push_back({id, epoch, std::move(cause)});
+    }
+    sender_wake_.raise();
+  }
+
   void close(core::rank_id id, core::rank_epoch epoch) {
     {
       const std::lock_guard guard{mutex_};
@@ -133,6 +186,11 @@ class engine_hub::impl {
     std::string endpoint;
     std::vector<core::rank_epoch> next_epoch; // by rank: the newest one given
   };
+
+  void guard_access(zmq::socket_t& socket) {
+    if (filter_)
+      socket.set(zmq::sockopt::zap_domain, peer_filter::domain);
+  }
 
   static std::string with_any_port(const std::string& endpoint) {
     if (endpoint.starts_with("tcp://") && endpoint.ends_with(":0"))
@@ -199,7 +257,7 @@ class engine_hub::impl {
       // What happens to these sockets is rare (a rank comes or goes): then all of them are looked at.
       if (look_again_.exchange(false) || more)
         more = read_all();
-      carry_out_closes();
+      carry_out_wishes();
       backlog = send_queued();
       more = more || look_again_.exchange(false);
     }
@@ -265,16 +323,8 @@ class engine_hub::impl {
                     options_.pools[pool].name, rank, e.what());
       return;
     }
-    sender_poll_.add(endpoint->input.get(zmq::sockopt::fd), endpoint.get());
-    sender_poll_.add(endpoint->monitor.get(zmq::sockopt::fd), endpoint.get());
     retire(id);
-    {
-      const std::lock_guard guard{mutex_};
-      present_[slot_of(id)] = endpoint; // from here on others may send on it
-      arriving_.push_back(endpoint);
-    }
-    live_.push_back(endpoint);
-    receiver_wake_.raise();
+    take_in(endpoint);
 
     link_event event;
     event.kind = link_event_kind::hello;
@@ -283,26 +333,64 @@ class engine_hub::impl {
     event.cause = "HELLO";
     callbacks_.on_link_event(std::move(event));
 
-    const auto init = sg::encode_init({endpoint->input_address, endpoint->output_address});
+    const auto& host = options_.pools[pool].advertise_host;
+    const auto init =
+        sg::encode_init({advertised(endpoint->input_address, host), advertised(endpoint->output_address, host)});
     auto& handshake = pools_[pool].handshake;
     if (handshake.send(identity, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) [[maybe_unused]]
       const auto sent = handshake.send(zmq::buffer(init), zmq::send_flags::dontwait);
   }
 
-  // Binds both sockets of an incarnation under addresses of its own.
+  /// An endpoint with both sockets bound is in service from here on.
+  void take_in(endpoint_ptr endpoint) {
+    sender_poll_.add(endpoint->input.get(zmq::sockopt::fd), endpoint.get());
+    sender_poll_.add(endpoint->monitor.get(zmq::sockopt::fd), endpoint.get());
+    {
+      const std::lock_guard guard{mutex_};
+      present_[slot_of(endpoint->id)] = endpoint; // from here on others may send on it
+      arriving_.push_back(endpoint);
+    }
+    live_.push_back(std::move(endpoint));
+    receiver_wake_.raise();
+  }
+
+  void tell_records() {
+    if (!callbacks_.on_records)
+      return;
+    std::vector<rank_record> records;
+    for (const auto& e : live_) {
+      if (!e->registered)
+        continue;
+      auto& record = records.emplace_back(rank_record{options_.pools[e->id.pool].name, e->identity, e->input_address,
+                                                      e->output_address, e->registration});
+      record.registration.epoch = e->epoch.load();
+    }
+    callbacks_.on_records(std::move(records));
+  }
+
+  /// A bound tcp address as ranks of other machines reach it.
+  static std::string advertised(const std::string& address, const std::string& host) {
+    if (host.empty() || !address.starts_with("tcp://"))
+      return address;
+    return "tcp://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") +
+           address.substr(address.rfind(':'));
+  }
+
+  // Binds both sockets of an incarnation, under addresses of its own or those that it had.
   void open(rank_endpoint& e) {
     const auto prepare = [&](zmq::socket_t& socket) {
       socket.set(zmq::sockopt::linger, 0);
       socket.set(zmq::sockopt::heartbeat_ivl, options_.heartbeat_interval_ms);
       socket.set(zmq::sockopt::heartbeat_timeout, options_.heartbeat_timeout_ms);
+      guard_access(socket);
     };
     e.input = zmq::socket_t{context_, zmq::socket_type::router};
     prepare(e.input);
     e.input.set(zmq::sockopt::router_mandatory, true);
     e.input.set(zmq::sockopt::router_handover, true);
     e.input.set(zmq::sockopt::sndhwm, 1000);
-    const auto name =
-        std::to_string(e.id.pool) + "-" + std::to_string(e.id.rank) + "-" + std::to_string(e.epoch.load());
+    const auto name = std::to_string(options_.boot) + "-" + std::to_string(e.id.pool) + "-" +
+                      std::to_string(e.id.rank) + "-" + std::to_string(e.epoch.load());
     const auto monitor_address = "inproc://monitor-" + name;
     if (::zmq_socket_monitor(e.input.handle(), monitor_address.c_str(),
                              ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
@@ -313,15 +401,17 @@ class engine_hub::impl {
     e.output = zmq::socket_t{context_, zmq::socket_type::pull};
     prepare(e.output);
     e.output.set(zmq::sockopt::rcvhwm, 1000);
-    const auto bind = [&](zmq::socket_t& socket, const char* suffix) {
-      if (options_.pools[e.id.pool].data_over_ipc)
+    const auto bind = [&](zmq::socket_t& socket, const char* suffix, const std::string& old_address) {
+      if (!old_address.empty())
+        socket.bind(old_address);
+      else if (options_.pools[e.id.pool].data_over_ipc)
         socket.bind("ipc://" + options_.ipc_folder + "/" + name + suffix);
       else
         socket.bind("tcp://" + host_of(pools_[e.id.pool].endpoint) + ":*");
       return socket.get(zmq::sockopt::last_endpoint);
     };
-    e.input_address = bind(e.input, ".in");
-    e.output_address = bind(e.output, ".out");
+    e.input_address = bind(e.input, ".in", e.input_address);
+    e.output_address = bind(e.output, ".out", e.output_address);
   }
 
   static std::string host_of(const std::string& endpoint) {
@@ -358,15 +448,32 @@ class engine_hub::impl {
       std::remove(e.input_address.substr(6).c_str());
   }
 
-  void carry_out_closes() {
+  // What others asked of the sender thread.
+  void carry_out_wishes() {
     std::vector<std::pair<core::rank_id, core::rank_epoch>> closes;
+    std::vector<give_up_order> give_ups;
+    std::vector<endpoint_ptr> heard_again;
     {
       const std::lock_guard guard{mutex_};
       closes.swap(to_close_);
+      give_ups.swap(to_give_up_);
+      heard_again.swap(heard_again_);
     }
-    for (const auto& [id, epoch] : closes)
-      if (const auto endpoint = find(id); endpoint && endpoint->epoch.load() == epoch)
+    for (const auto& [id, epoch] : closes) {
+      if (const auto endpoint = find(id); endpoint && endpoint->epoch.load() == epoch) {
         retire(id);
+        tell_records();
+      }
+    }
+    for (auto& order : give_ups) {
+      if (const auto endpoint = find(order.rank); endpoint && endpoint->epoch.load() == order.epoch) {
+        endpoint->given_up = true;
+        report_lost(*endpoint, std::move(order.cause));
+      }
+    }
+    for (const auto& endpoint : heard_again)
+      if (!endpoint->closed && endpoint->peer_fd >= 0)
+        come_back(*endpoint);
   }
 
   void read_monitor(rank_endpoint& e) {
@@ -439,6 +546,7 @@ class engine_hub::impl {
       if (!std::exchange(e.lost, false))
         return;
       e.epoch = ++pools_[e.id.pool].next_epoch[e.id.rank];
+      e.given_up = false;
     }
     link_event event;
     event.kind = link_event_kind::reconnected;
@@ -446,6 +554,7 @@ class engine_hub::impl {
     event.epoch = e.epoch.load();
     event.cause = "reconnected without HELLO";
     callbacks_.on_link_event(std::move(event));
+    tell_records();
   }
 
   bool read_registration(rank_endpoint& e) {
@@ -492,8 +601,12 @@ class engine_hub::impl {
         event.layouts = registration->positional_layouts;
         if (registration->data_parallel_size > 1 || e.id.rank > 0)
           wide_pools_[e.id.pool].store(true, std::memory_order_relaxed);
+        e.registration = event;
       }
+      const bool registered = event.kind == link_event_kind::registered;
       callbacks_.on_link_event(std::move(event));
+      if (registered)
+        tell_records();
     }
     return true;
   }
@@ -623,6 +736,12 @@ class engine_hub::impl {
         ++counters_.frames_of_closed_links;
         continue;
       }
+      if (e.given_up) {
+        // It is heard again: from its next epoch on. What it says until then is of requests that were taken from it.
+        ++counters_.frames_of_given_up_links;
+        bring_back(e);
+        continue;
+      }
       if (multipart) {
         ++counters_.malformed[static_cast<std::size_t>(sg::wire_error_kind::trailing_bytes)];
         continue;
@@ -630,6 +749,27 @@ class engine_hub::impl {
       take(e, view(frame));
     }
     return true;
+  }
+
+  void bring_back(rank_endpoint& e) {
+    const auto endpoint = find(e.id);
+    if (endpoint.get() != &e)
+      return;
+    {
+      const std::lock_guard guard{mutex_};
+      if (std::find(heard_again_.begin(), heard_again_.end(), endpoint) != heard_again_.end())
+        return;
+      heard_again_.push_back(endpoint);
+    }
+    sender_wake_.raise();
+  }
+
+  void abort_foreign(rank_endpoint& e, const std::vector<std::string>& rids) {
+    const auto sent = send(e.id, e.epoch.load(), {core::frame_kind::abort, sg::encode_abort(rids), {}});
+    if (sent == core::send_result::queued)
+      counters_.foreign_aborts += rids.size();
+    else
+      e.foreign.forget(rids); // it has not reconnected yet: the next output asks again
   }
 
   void take(rank_endpoint& e, std::string_view frame) {
@@ -694,10 +834,19 @@ class engine_hub::impl {
     batch.received_at = now;
     batch.tokens = std::move(tokens.tokens);
     batch.items.reserve(tokens.items.size());
+    std::vector<std::string> foreign;
     for (auto& from : tokens.items) {
       const auto rid = sg::parse_engine_rid(from.rid);
       if (!rid) {
         ++counters_.unknown_rids;
+        continue;
+      }
+      if (rid->boot != options_.boot) {
+        ++counters_.foreign_outputs;
+        if (from.finish != core::finish_reason::none)
+          e.foreign.ended(from.rid);
+        else if (e.foreign.heard(from.rid, now, options_.foreign_requests_max))
+          foreign.emplace_back(from.rid);
         continue;
       }
       core::output_item item;
@@ -721,6 +870,8 @@ class engine_hub::impl {
       item.matched_string = keep(from.matched_string);
       batch.items.push_back(item);
     }
+    if (!foreign.empty())
+      abort_foreign(e, foreign);
     if (!batch.items.empty())
       callbacks_.on_outputs(std::move(batch));
   }
@@ -730,17 +881,26 @@ class engine_hub::impl {
   std::shared_ptr<core::load_board> board_;
   engine_hub_counters counters_;
   zmq::context_t context_;
+  std::optional<peer_filter> filter_;
   std::vector<std::size_t> slot_base_; // by pool
   std::vector<pool_sockets> pools_;
   std::unique_ptr<std::atomic<bool>[]> wide_pools_; // by pool: more than one rank
   std::vector<endpoint_ptr> live_;                  // sender thread
   std::vector<endpoint_ptr> sending_;               // sender thread: with something queued
 
-  mutable std::mutex mutex_;           // guards the five below
+  struct give_up_order {
+    core::rank_id rank;
+    core::rank_epoch epoch = 0;
+    std::string cause;
+  };
+
+  mutable std::mutex mutex_;           // guards the seven below
   std::vector<endpoint_ptr> present_;  // by slot
   std::vector<endpoint_ptr> arriving_; // for the receiver to poll
   std::vector<endpoint_ptr> dirty_;    // with something new to send
   std::vector<std::pair<core::rank_id, core::rank_epoch>> to_close_;
+  std::vector<give_up_order> to_give_up_;
+  std::vector<endpoint_ptr> heard_again_; // of those given up
 
   descriptor_poll sender_poll_;
   std::atomic<bool> look_again_{false}; // the sender thread has to read its sockets, signalled or not
@@ -790,6 +950,14 @@ core::send_result engine_hub::send(core::rank_id rank, core::rank_epoch epoch, c
 
 core::timestamp engine_hub::last_output(core::rank_id rank) const noexcept {
   return impl_->last_output(rank);
+}
+
+std::vector<std::string> engine_hub::restore(const std::vector<rank_record>& records) {
+  return impl_->restore(records);
+}
+
+void engine_hub::give_up(core::rank_id rank, core::rank_epoch epoch, std::string cause) noexcept {
+  impl_->give_up(rank, epoch, std::move(cause));
 }
 
 void engine_hub::close(core::rank_id rank, core::rank_epoch epoch) noexcept {

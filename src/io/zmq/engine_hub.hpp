@@ -23,6 +23,16 @@ struct hub_pool_options {
   std::string handshake = "tcp://127.0.0.1:0"; ///< tcp://host:port, port 0 = any; ipc://path
   std::uint16_t ranks_max = 64;
   bool data_over_ipc = false; ///< else over tcp on the handshake's host
+  std::string advertise_host; ///< put into INIT instead of the host that is bound, for ranks of other machines
+};
+
+/// What a restarted node has to know to have a running rank back without a handshake.
+struct rank_record {
+  std::string pool;
+  std::string identity;
+  std::string input_address;
+  std::string output_address;
+  link_event registration; ///< with rank, epoch, capacity and layouts
 };
 
 struct engine_hub_options {
@@ -33,6 +43,9 @@ struct engine_hub_options {
   std::uint32_t send_queue_requests_max = 4096;    ///< per rank
   std::uint64_t send_queue_bytes_max = 1ull << 30; ///< per rank
   int frames_per_round_max = 64;
+  std::vector<std::string> allowed_peers;      ///< addresses or CIDR blocks that may connect over tcp; empty: any
+  core::node_boot boot = 0;                    ///< outputs of requests that another boot placed are aborted and dropped
+  std::uint32_t foreign_requests_max = 65'536; ///< per rank: those whose abort is on its way
 };
 
 /// What happens on the hub's threads. None may throw; on_outputs and the rest must not block.
@@ -46,6 +59,8 @@ struct engine_hub_callbacks {
   std::function<core::timestamp()> now;
   /// A request was handed to ZeroMQ, this long after a front had read it. On the thread that sent it.
   std::function<void(core::duration)> on_dispatched;
+  /// The ranks that are registered now; each time that one comes, goes or has another epoch. On the sender thread.
+  std::function<void(std::vector<rank_record>)> on_records;
 };
 
 /// Counts since the start; readable from any thread.
@@ -55,7 +70,11 @@ struct engine_hub_counters {
   std::atomic<std::uint64_t> frames_sent{0};
   std::atomic<std::uint64_t> bytes_sent{0};
   std::atomic<std::uint64_t> frames_of_closed_links{0};
-  std::atomic<std::uint64_t> unknown_rids{0}; ///< outputs whose rid is not one of ours
+  std::atomic<std::uint64_t> unknown_rids{0};    ///< outputs whose rid is not one of ours
+  std::atomic<std::uint64_t> foreign_outputs{0}; ///< outputs of requests that another boot of the node placed
+  std::atomic<std::uint64_t> foreign_aborts{0};  ///< aborts sent for them
+  std::atomic<std::uint64_t> frames_of_given_up_links{0};
+  std::atomic<std::uint64_t> peers_refused{0}; ///< connections from addresses that are not in allowed_peers
   std::atomic<std::uint64_t> reports{0};
   std::atomic<std::uint64_t> reports_absent{0}; ///< batches without a usable tail
   std::atomic<std::uint64_t> reports_malformed{0};
@@ -72,6 +91,10 @@ class engine_hub final : public core::rank_link {
   engine_hub(const engine_hub&) = delete;
   engine_hub& operator=(const engine_hub&) = delete;
 
+  /// Binds the endpoints of ranks that an earlier process of this node served, under the same addresses. They are back,
+  /// each as a new epoch, when they reconnect. Returns what could not be restored: "decode/3: why". Before start().
+  std::vector<std::string> restore(const std::vector<rank_record>& records);
+
   void start();
   /// Ends both threads and closes every socket. Idempotent.
   void stop() noexcept;
@@ -86,6 +109,7 @@ class engine_hub final : public core::rank_link {
 
   core::send_result send(core::rank_id rank, core::rank_epoch epoch, core::rank_frame frame) noexcept override;
   [[nodiscard]] core::timestamp last_output(core::rank_id rank) const noexcept override;
+  void give_up(core::rank_id rank, core::rank_epoch epoch, std::string cause) noexcept override;
   void close(core::rank_id rank, core::rank_epoch epoch) noexcept override;
 
  private:

@@ -3,6 +3,8 @@
 #include "core/ids.hpp"
 #include "core/rank_link.hpp"
 #include "core/time.hpp"
+#include "io/zmq/foreign_requests.hpp"
+#include "messages/dp_rank.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -30,11 +32,14 @@ struct rank_endpoint {
   zmq::socket_t output;  // PULL, the rank's PUSH connects
 
   bool registered = false;    // sender thread
+  link_event registration;    // sender thread: what it registered
   int peer_fd = -1;           // sender thread: the connection that registered; -1 = none, or lost
   std::vector<int> other_fds; // sender thread: connections that are not known to be the rank's
   std::atomic<bool> closed{false};
   std::atomic<std::int64_t> last_output_ns{0};
   std::uint64_t report_sequence = 0; // receiver thread
+  foreign_requests foreign;          // receiver thread
+  std::atomic<bool> given_up{false}; // it hangs; its next output brings it back
 
   std::mutex mutex;
   bool lost = false; // said so, and not back yet

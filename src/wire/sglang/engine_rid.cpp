@@ -27,7 +27,17 @@ std::optional<split_rid> split(std::string_view rid) noexcept {
     return std::nullopt;
   }
   const auto [last, attempt_error] = std::from_chars(dot + 1, end, result.ours.attempt);
-  if (attempt_error != std::errc{} || last != end) {
+  if (attempt_error != std::errc{}) {
+    return std::nullopt;
+  }
+  if (last == end) {
+    return result;
+  }
+  if (*last != '.') {
+    return std::nullopt;
+  }
+  const auto [boot_end, boot_error] = std::from_chars(last + 1, end, result.ours.boot, 36);
+  if (boot_error != std::errc{} || boot_end != end) {
     return std::nullopt;
   }
   return result;
@@ -43,7 +53,7 @@ void append_number(std::string& text, Integer value, int base) {
 } // namespace
 
 std::string make_engine_rid(std::string_view client_rid, std::optional<std::uint32_t> sample,
-                            core::request_handle handle, std::uint32_t attempt) {
+                            core::request_handle handle, std::uint32_t attempt, core::node_boot boot) {
   std::string rid;
   rid.reserve(client_rid.size() + 32);
   rid.append(client_rid);
@@ -55,12 +65,17 @@ std::string make_engine_rid(std::string_view client_rid, std::optional<std::uint
   append_number(rid, handle, 36);
   rid += '.';
   append_number(rid, attempt, 10);
+  if (boot != 0) {
+    rid += '.';
+    append_number(rid, boot, 36);
+  }
   return rid;
 }
 
 std::string make_engine_rid(const core::generate_request& request, std::uint32_t sample, core::request_handle handle,
-                            std::uint32_t attempt) {
-  return make_engine_rid(request.rid, request.samples > 1 ? std::optional{sample} : std::nullopt, handle, attempt);
+                            std::uint32_t attempt, core::node_boot boot) {
+  return make_engine_rid(request.rid, request.samples > 1 ? std::optional{sample} : std::nullopt, handle, attempt,
+                         boot);
 }
 
 std::optional<engine_rid> parse_engine_rid(std::string_view rid) noexcept {

@@ -10,23 +10,25 @@
 
 /// The rid that an engine sees. It is ours to choose: the client's rid, so that engine logs can be searched for it,
 /// then
-/// `~`, the handle in base 36, `.` and the attempt. A request that was moved to another rank never meets its own ghost,
-/// and an output is matched to its request without hashing a string.
+/// `~`, the handle in base 36, `.` and the attempt, and for a node with a state file `.` and its boot in base 36. A
+/// request that was moved to another rank never meets its own ghost, and an output is matched to its request without
+/// hashing a string.
 namespace rankwise::wire::sglang {
 
 struct engine_rid {
   core::request_handle handle = 0;
   std::uint32_t attempt = 0; ///< 0 for the first placement, then 1, 2 ...
+  core::node_boot boot = 0;  ///< of the node that placed it
 };
 
 /// `sample` is appended as "-<sample>" to the client's rid when the request has several samples, as other front ends
 /// do.
 [[nodiscard]] std::string make_engine_rid(std::string_view client_rid, std::optional<std::uint32_t> sample,
-                                          core::request_handle handle, std::uint32_t attempt);
+                                          core::request_handle handle, std::uint32_t attempt, core::node_boot boot = 0);
 
 /// The rid of one sample of a request.
 [[nodiscard]] std::string make_engine_rid(const core::generate_request& request, std::uint32_t sample,
-                                          core::request_handle handle, std::uint32_t attempt);
+                                          core::request_handle handle, std::uint32_t attempt, core::node_boot boot);
 
 /// nullopt: not one of ours.
 [[nodiscard]] std::optional<engine_rid> parse_engine_rid(std::string_view rid) noexcept;

@@ -131,6 +131,48 @@ TEST(rank_machine, a_suspect_rank_is_ready_again_when_heard_or_when_nothing_is_o
   }
 }
 
+TEST(rank_machine, a_drain_ends_when_nothing_is_left_or_at_its_deadline) {
+  for (const bool in_time : {true, false}) {
+    auto m = ready_machine(at_ms(0));
+    EXPECT_FALSE(m.on_drain_progress(at_ms(1), 0)); // nobody wants it
+    ASSERT_TRUE(m.on_drain(at_ms(1000)));
+    EXPECT_EQ(m.state(), rank_state::draining);
+    EXPECT_FALSE(m.on_drain_progress(at_ms(999), 1));
+    const auto t = m.on_drain_progress(at_ms(in_time ? 999 : 1000), in_time ? 0 : 1);
+    ASSERT_TRUE(t);
+    EXPECT_EQ(t->to, rank_state::drained);
+    EXPECT_EQ(m.on_undrain(at_ms(1001))->to, rank_state::ready);
+    EXPECT_FALSE(m.on_undrain(at_ms(1002)));
+  }
+}
+
+TEST(rank_machine, a_drained_rank_stays_so_when_its_link_returns_and_serves_when_a_new_process_dials) {
+  auto m = ready_machine(at_ms(0));
+  m.on_drain(at_ms(1000));
+  m.on_lost(1, "killed");
+  EXPECT_EQ(m.on_reconnected(2, at_ms(1))->to, rank_state::drained);
+  m.on_hello(3, "hello");
+  EXPECT_EQ(m.on_registered(3, at_ms(2))->to, rank_state::ready);
+}
+
+TEST(rank_machine, a_restored_rank_is_down_until_it_reconnects) {
+  rank_machine m{id, rank_timing{}};
+  EXPECT_EQ(m.on_restored(7)->to, rank_state::down);
+  EXPECT_FALSE(m.on_restored(7));
+  EXPECT_EQ(m.on_reconnected(8, at_ms(1))->to, rank_state::ready);
+}
+
+TEST(rank_machine, a_rank_hangs_when_its_silence_is_three_times_what_is_explained) {
+  auto m = ready_machine(at_ms(0));
+  m.on_tick(at_ms(0), 1, 10'000, at_ms(0)); // 5 s and 10 s of prefill
+  m.on_tick(at_ms(45'000), 1, 10'000, at_ms(0));
+  EXPECT_FALSE(m.hangs());
+  m.on_tick(at_ms(45'001), 1, 10'000, at_ms(0));
+  EXPECT_TRUE(m.hangs());
+  m.on_tick(at_ms(45'002), 1, 10'000, at_ms(45'001));
+  EXPECT_FALSE(m.hangs());
+}
+
 TEST(rank_machine, every_state_has_a_name) {
   for (std::uint8_t i = 0; i < rank_state_count; ++i)
     EXPECT_NE(to_string(static_cast<rank_state>(i)), "unknown");

@@ -1,9 +1,11 @@
 #include "io/zmq/engine_hub.hpp"
 
+#include "io/zmq/address_block.hpp"
 #include "wire/sglang/engine_rid.hpp"
 #include "wire/sglang/handshake.hpp"
 #include "wire/sglang/layouts.hpp"
 #include "wire/sglang/output_codec.hpp"
+#include "wire/sglang/request_codec.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,6 +71,22 @@ class fake_rank {
     output.connect(output_address_);
   }
 
+  void say(const std::string& rid, std::int32_t token) {
+    sg::token_output out;
+    out.tokens = {token};
+    sg::output_item item;
+    item.rid = rid;
+    item.token_count = 1;
+    out.items.push_back(item);
+    output.send(zmq::buffer(sg::encode_token_output(out)), zmq::send_flags::none);
+  }
+
+  /// HELLO, without waiting for an answer.
+  void knock() {
+    handshake_.send(zmq::buffer(sg::encode_handshake({sg::handshake_status::hello, true, true})),
+                    zmq::send_flags::dontwait);
+  }
+
   /// The payload of the next frame pair; empty when none came in time.
   std::string receive(std::chrono::milliseconds timeout = 5s) {
     input.set(zmq::sockopt::rcvtimeo, static_cast<int>(timeout.count()));
@@ -94,8 +112,14 @@ class fake_rank {
 
 class hub_test : public testing::Test {
  protected:
-  void start(engine_hub_options options = {}) {
-    options.pools = {{"unified", "tcp://127.0.0.1:0", 4}};
+  static engine_hub_options boot(core::node_boot number) {
+    engine_hub_options options;
+    options.boot = number;
+    return options;
+  }
+
+  void start(engine_hub_options options = {}, const std::vector<rank_record>& records = {}) {
+    options.pools = {{"unified", "tcp://127.0.0.1:0", 4, false, {}}};
     engine_hub_callbacks callbacks;
     callbacks.on_link_event = [this](link_event e) {
       const std::lock_guard guard{mutex_};
@@ -111,7 +135,12 @@ class hub_test : public testing::Test {
       const std::lock_guard guard{mutex_};
       dispatched_.push_back(d);
     };
+    callbacks.on_records = [this](std::vector<rank_record> r) {
+      const std::lock_guard guard{mutex_};
+      records_.push_back(std::move(r));
+    };
     hub = std::make_unique<engine_hub>(std::move(options), std::move(callbacks), std::make_shared<core::load_board>(4));
+    EXPECT_THAT(hub->restore(records), testing::IsEmpty());
     hub->start();
   }
   fake_rank dial(std::uint16_t number = 0) { return {context, hub->handshake_endpoint(0), number}; }
@@ -152,6 +181,7 @@ class hub_test : public testing::Test {
   std::vector<link_event> events_;
   std::vector<core::output_batch> batches_;
   std::vector<core::duration> dispatched_;
+  std::vector<std::vector<rank_record>> records_;
   std::unique_ptr<engine_hub> hub; // last: its threads use what stands above
 };
 
@@ -298,13 +328,7 @@ TEST_F(hub_test, outputs_beyond_one_round_of_a_rank_are_all_read_in_order) {
   auto first = join(0);
   auto second = join(1);
   const auto say = [](fake_rank& rank, std::int32_t token) {
-    sg::token_output out;
-    out.tokens = {token};
-    sg::output_item item;
-    item.rid = sg::make_engine_rid("r", std::nullopt, 7, 0);
-    item.token_count = 1;
-    out.items.push_back(item);
-    rank.output.send(zmq::buffer(sg::encode_token_output(out)), zmq::send_flags::none);
+    rank.say(sg::make_engine_rid("r", std::nullopt, 7, 0), token);
   };
   for (std::int32_t i = 0; i < 200; ++i) {
     say(first, i);
@@ -317,6 +341,80 @@ TEST_F(hub_test, outputs_beyond_one_round_of_a_rank_are_all_read_in_order) {
   std::map<std::uint16_t, std::int32_t> next;
   for (const auto& batch : batches_)
     EXPECT_EQ(batch.tokens.at(0), next[batch.rank.rank]++);
+}
+
+TEST_F(hub_test, a_new_process_has_its_ranks_back_without_a_handshake_and_ends_what_they_run_for_the_old_one) {
+  start(boot(5));
+  auto rank = join(1);
+  ASSERT_TRUE(eventually([&] { return !records_.empty() && records_.back().size() == 1; }));
+  const auto records = records_.back();
+  hub.reset(); // the old process is gone
+  events_.clear();
+  start(boot(6), records);
+  ASSERT_TRUE(heard(link_event_kind::restored, 1, 1));
+  ASSERT_TRUE(heard(link_event_kind::reconnected, 1, 2));
+  EXPECT_EQ(hub->send({0, 1}, 2, {frame_kind::add, "new", {}}), send_result::queued);
+  EXPECT_EQ(rank.receive(), "new");
+  const auto old = sg::make_engine_rid("old", std::nullopt, 9, 0, 5);
+  rank.say(old, 1);
+  EXPECT_EQ(rank.receive(), sg::encode_abort({old}));
+  rank.say(old, 2); // once is enough
+  rank.say(sg::make_engine_rid("mine", std::nullopt, 9, 0, 6), 3);
+  ASSERT_TRUE(eventually([&] {
+    const std::lock_guard guard{mutex_};
+    return !batches_.empty();
+  }));
+  EXPECT_EQ(batches_[0].tokens, std::vector<std::int32_t>({3}));
+  EXPECT_EQ(hub->counters().foreign_outputs, 2U);
+  EXPECT_EQ(hub->counters().foreign_aborts, 1U);
+}
+
+TEST_F(hub_test, a_rank_that_was_given_up_is_back_as_a_new_epoch_when_it_is_heard) {
+  start();
+  auto rank = join();
+  hub->give_up({0, 0}, 1, "it hangs");
+  ASSERT_TRUE(heard(link_event_kind::lost, 0, 1));
+  EXPECT_EQ(send(1), send_result::unknown_link);
+  std::this_thread::sleep_for(50ms);
+  EXPECT_FALSE(heard(link_event_kind::reconnected, 0, 2, 0ms));
+  rank.say(sg::make_engine_rid("r", std::nullopt, 7, 0), 1);
+  ASSERT_TRUE(heard(link_event_kind::reconnected, 0, 2));
+  EXPECT_EQ(send(2, 2), send_result::queued);
+  EXPECT_EQ(rank.receive(), "2");
+  const std::lock_guard guard{mutex_};
+  EXPECT_TRUE(batches_.empty());
+}
+
+TEST_F(hub_test, only_allowed_peers_can_dial_in) {
+  engine_hub_options options;
+  options.allowed_peers = {"10.0.0.0/8"};
+  start(options);
+  auto refused = dial();
+  refused.knock();
+  ASSERT_TRUE(eventually([&] { return hub->counters().peers_refused > 0; }));
+  EXPECT_FALSE(heard(link_event_kind::hello, 0, 1, 100ms));
+  hub.reset();
+  options.allowed_peers = {"127.0.0.1"};
+  start(options);
+  join();
+}
+
+TEST(address_block, contains_what_its_prefix_says) {
+  const auto contains = [](const char* block, const char* address) {
+    const auto parsed = address_block::parse(block);
+    return parsed && parsed->contains(address);
+  };
+  EXPECT_TRUE(contains("10.1.0.0/16", "10.1.255.3"));
+  EXPECT_FALSE(contains("10.1.0.0/16", "10.2.0.1"));
+  EXPECT_TRUE(contains("10.1.2.3", "10.1.2.3"));
+  EXPECT_FALSE(contains("10.1.2.3", "10.1.2.4"));
+  EXPECT_TRUE(contains("10.0.0.0/8", "::ffff:10.9.9.9"));
+  EXPECT_TRUE(contains("fd00::/8", "fd12::1"));
+  EXPECT_FALSE(contains("fd00::/8", "10.0.0.1"));
+  EXPECT_TRUE(contains("0.0.0.0/0", "1.2.3.4"));
+  EXPECT_FALSE(contains("0.0.0.0/0", "fd00::1"));
+  for (const auto* bad : {"", "10.1", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/x", "fd00::/129", "host"})
+    EXPECT_FALSE(address_block::parse(bad)) << bad;
 }
 
 TEST_F(hub_test, after_stop_nothing_is_sent_and_nothing_crashes) {

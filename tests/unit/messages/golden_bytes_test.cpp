@@ -238,6 +238,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   announced.chunk_tokens = 6;
   announced.data_parallel_size = 7;
   announced.renewed = true;
+  announced.state = core::rank_state::draining;
   check("rank_up", rank_up{announced, nullptr});
   check("rank_not_up", rank_not_up{{1, 2}, 3, core::rank_state::suspect, "silent"});
   check("rank_actor_lost", rank_actor_lost{{1, 2}});
@@ -269,7 +270,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   check("dispatch_order", dispatch_order{1, 2, 3, 4, full_request(), true, {"host", 1, 2}});
   check("abort_order", abort_order{1, {"a~1.0"}});
   check("ghost_requests", ghost_requests{1, {"a~1.0"}});
-  check("outstanding_work", outstanding_work{1, 2});
+  check("outstanding_work", outstanding_work{1, 2, true});
   check("restart_child", restart_child{"dp_rank", {1, 2}});
   check("crash_child", crash_child{"dp_rank", {1, 2}});
   child_list children;
@@ -287,7 +288,32 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   snapshot.degraded_reason = "parked";
   snapshot.silent = {"dp_rank decode/3"};
   check("node_snapshot", snapshot);
-  EXPECT_EQ(written().size(), 31u) << "as many as there are type ids";
+  check("rank_command", rank_command{{1, 2}, rank_wish::remove, std::chrono::seconds{3}, true});
+  check("rank_command_result", rank_command_result{true, true, core::rank_state::drained, "is drained"});
+  check("placement_query", placement_query{"r"});
+  core::placement_record record;
+  record.rid = "r";
+  record.handle = 1;
+  record.attempt = 2;
+  record.sample = 3;
+  record.pool = 4;
+  record.rank = 5;
+  record.epoch = 6;
+  record.refused = true;
+  record.rule = "policy headroom";
+  record.at = core::timestamp{std::chrono::nanoseconds{7}};
+  record.prompt_tokens = 8;
+  record.max_new_tokens = 9;
+  record.candidates.resize(2);
+  record.candidates[1].view = {1, 2, 3, 4, 5, 6, 0.5, std::chrono::nanoseconds{8}, true};
+  record.candidates[1].score = 0.25;
+  const auto back = check("placement_list", placement_list{{record}});
+  EXPECT_FALSE(back.records.at(0).candidates.at(0).score);
+  EXPECT_EQ(back.records.at(0).candidates.at(1).score, 0.25);
+  EXPECT_EQ(back.records.at(0).candidates.at(1).view.report_age, std::chrono::nanoseconds{8});
+  check("policy_change", policy_change{1, "round_robin"});
+  check("policy_change_result", policy_change_result{true, "headroom"});
+  EXPECT_EQ(written().size(), 37u) << "as many as there are type ids";
 }
 
 TEST_F(golden_bytes, a_request_comes_back_whole) {

@@ -8,6 +8,10 @@ namespace {
 TEST(engine_rid_test, names_client_sample_handle_and_attempt) {
   EXPECT_EQ(make_engine_rid("r1", std::nullopt, 35, 0), "r1~z.0");
   EXPECT_EQ(make_engine_rid("r1", 2, 36, 11), "r1-2~10.11");
+  EXPECT_EQ(make_engine_rid("r1", std::nullopt, 35, 0, 37), "r1~z.0.11");
+  EXPECT_EQ(parse_engine_rid("r1~z.0.11")->boot, 37U);
+  EXPECT_EQ(parse_engine_rid("r1~z.0")->boot, 0U);
+  EXPECT_EQ(client_part("r1~z.0.11"), "r1");
 }
 
 TEST(engine_rid_test, what_was_made_is_parsed_back) {

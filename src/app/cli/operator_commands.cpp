@@ -1,0 +1,141 @@
+#include "app/cli/node_client.hpp"
+#include "app/cli/view_commands.hpp"
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+namespace rankwise::app {
+
+namespace {
+
+using json = nlohmann::json;
+
+std::string rank_query(const rank_name& name) {
+  return "?pool=" + percent_encoded(name.pool) + "&rank=" + percent_encoded(name.rank);
+}
+
+std::string state_of(const json& ranks, const rank_name& name) {
+  for (const auto& pool : ranks["pools"])
+    if (name.pool.empty() || pool["pool"] == name.pool)
+      for (const auto& rank : pool["ranks"])
+        if (std::to_string(rank["rank"].get<int>()) == name.rank)
+          return rank["state"].get<std::string>();
+  return "absent";
+}
+
+void show(const node_client& client, const node_client::answer& answer) {
+  if (client.as_json)
+    std::cout << answer.body;
+  else if (answer.exit_code == exit_done)
+    fmt::print("{}\n", answer.json.value("text", answer.body));
+  std::cout << std::flush;
+}
+
+struct drain_flags {
+  node_client client{"drain"};
+  std::string rank;
+  double deadline_s = 30;
+  bool no_wait = false;
+};
+
+int drain(const drain_flags& flags) {
+  const auto name = split_rank_name(flags.rank);
+  const auto begun =
+      flags.client.post("/ranks/drain" + rank_query(name) + fmt::format("&deadline_s={}", flags.deadline_s));
+  if (begun.exit_code != exit_done || flags.no_wait) {
+    show(flags.client, begun);
+    return begun.exit_code;
+  }
+  if (!flags.client.as_json)
+    fmt::print("{}\n", begun.json.value("text", ""));
+  // At its deadline the node itself ends what is left; a little later it must have said so.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>{flags.deadline_s + 5};
+  for (;;) {
+    const auto ranks = flags.client.get("/ranks");
+    if (ranks.exit_code != exit_done)
+      return ranks.exit_code;
+    const auto state = state_of(ranks.json, name);
+    if (state != "draining") {
+      if (flags.client.as_json)
+        std::cout << json{{"rank", flags.rank}, {"state", state}}.dump() << "\n";
+      else
+        fmt::print("{}: is {}\n", flags.rank, state);
+      return state == "drained" || state == "down" || state == "parked" ? exit_done : exit_refused;
+    }
+    if (std::chrono::steady_clock::now() > until) {
+      std::cerr << "rankwise drain: " << flags.rank << " is still draining\n";
+      return exit_not_in_time;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds{200});
+  }
+}
+
+} // namespace
+
+void add_operator_commands(CLI::App& app, int& exit_code) {
+  {
+    auto* sub = app.add_subcommand("drain", "Give a rank no new work, wait until what it has is over");
+    auto flags = std::make_shared<drain_flags>();
+    flags->client.add_options(*sub, "drain decode/3 --deadline 120", true);
+    sub->add_option("RANK", flags->rank, "pool/number, or the number alone when the node has one pool")->required();
+    sub->add_option("--deadline", flags->deadline_s, "seconds after which what is left moves or ends")
+        ->check(CLI::Range(0.0, 1e7))
+        ->capture_default_str();
+    sub->add_flag("--no-wait", flags->no_wait, "only begin");
+    sub->callback([flags, &exit_code] { exit_code = drain(*flags); });
+  }
+  {
+    auto* sub = app.add_subcommand("undrain", "Give a drained rank work again");
+    auto client = std::make_shared<node_client>("undrain");
+    auto rank = std::make_shared<std::string>();
+    client->add_options(*sub, "undrain decode/3", true);
+    sub->add_option("RANK", *rank, "pool/number, or the number alone when the node has one pool")->required();
+    sub->callback([client, rank, &exit_code] {
+      const auto answer = client->post("/ranks/undrain" + rank_query(split_rank_name(*rank)));
+      show(*client, answer);
+      exit_code = answer.exit_code;
+    });
+  }
+  {
+    auto* sub = app.add_subcommand("remove", "Close a rank's endpoints and forget it");
+    auto client = std::make_shared<node_client>("remove");
+    auto rank = std::make_shared<std::string>();
+    auto force = std::make_shared<bool>(false);
+    client->add_options(*sub, "remove decode/3", true);
+    sub->add_option("RANK", *rank, "pool/number, or the number alone when the node has one pool")->required();
+    sub->add_flag("--force", *force, "although it has requests: they move, or end as rank_lost");
+    sub->callback([client, rank, force, &exit_code] {
+      const auto answer =
+          client->post("/ranks/remove" + rank_query(split_rank_name(*rank)) + (*force ? "&force=1" : ""));
+      show(*client, answer);
+      exit_code = answer.exit_code;
+    });
+  }
+  {
+    auto* policy = app.add_subcommand("policy", "The rule by which ranks are chosen");
+    policy->require_subcommand(1);
+    auto* sub = policy->add_subcommand("set", "Another rule from now on, until the node is restarted");
+    auto client = std::make_shared<node_client>("policy set");
+    auto name = std::make_shared<std::string>();
+    auto pool = std::make_shared<std::string>();
+    client->add_options(*sub, "policy set round_robin --pool decode", true);
+    sub->add_option("POLICY", *name, "as in the configuration")->required();
+    sub->add_option("--pool", *pool, "default: every pool");
+    sub->callback([client, name, pool, &exit_code] {
+      const auto answer = client->post("/policy?policy=" + percent_encoded(*name) + "&pool=" + percent_encoded(*pool));
+      exit_code = answer.exit_code;
+      if (client->as_json || exit_code != exit_done)
+        return show(*client, answer);
+      for (const auto& p : answer.json["pools"])
+        fmt::print("pool {}: {} -> {}\n", p["pool"].get<std::string>(), p["before"].get<std::string>(),
+                   p["policy"].get<std::string>());
+    });
+  }
+}
+
+} // namespace rankwise::app

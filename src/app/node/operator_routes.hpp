@@ -1,0 +1,33 @@
+#pragma once
+
+#include "core/event_log.hpp"
+#include "core/time.hpp"
+#include "io/http/admin_server.hpp"
+#include "messages/dp_controller.hpp"
+#include "messages/dp_rank.hpp"
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// What an operator may change in a running node, and what has changed and why.
+namespace rankwise::app {
+
+struct operator_backend {
+  std::vector<std::string> pools; ///< names by index
+  core::event_log& events;
+  std::function<core::timestamp()> now;
+  double drain_s = 30; ///< of a drain without a deadline
+  /// Bearer token that a peer which is not on loopback must show; empty: no such peer may write.
+  std::string token;
+  /// nullopt: no answer in time.
+  std::function<std::optional<rank_command_result>(const rank_command&)> command;
+  std::function<std::optional<policy_change_result>(const policy_change&)> change_policy;
+  std::function<std::optional<placement_list>(const std::string& rid)> explain;
+};
+
+/// POST /ranks/drain, /ranks/undrain, /ranks/remove, /policy; GET /events, /placements/RID. The backend is copied.
+void add_operator_routes(io::admin_server& admin, const operator_backend& backend);
+
+} // namespace rankwise::app
