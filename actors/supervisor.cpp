@@ -114,14 +114,16 @@ void start_controller(self_ptr self, std::uint16_t pool) {
     if (other.first == "dp_rank" && other.second.pool == pool && c.died_at &&
         self->clock().now() - *c.died_at < std::chrono::seconds{5})
       self->send(handle, rank_actor_lost{other.second});
-  // The controller must know RequestManager before the first order, and the ranks before the ledger is rebuilt.
-  if (auto manager = handle_of<request_manager_actor>(self, manager_key)) {
+  // The controller must know RequestManager before the first order, and the ranks before the ledger is rebuilt. A
+  // RequestManager that is being restarted introduces itself later; the ranks are told now.
+  const auto manager = handle_of<request_manager_actor>(self, manager_key);
+  if (manager)
     self->send(handle, news_of(self, manager_key));
-    for (const auto& [other, c] : st.children)
-      if (other.first == "dp_rank" && other.second.pool == pool && c.handle != nullptr)
-        self->send(caf::actor_cast<dp_rank_actor>(c.handle), news);
+  for (const auto& [other, c] : st.children)
+    if (other.first == "dp_rank" && other.second.pool == pool && c.handle != nullptr)
+      self->send(caf::actor_cast<dp_rank_actor>(c.handle), news);
+  if (manager)
     self->send(manager, news);
-  }
   if (auto forwarder = handle_of<load_forwarder_actor>(self, forwarder_key))
     self->send(forwarder, news);
 }

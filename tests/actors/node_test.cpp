@@ -525,6 +525,19 @@ TEST_F(node, a_crashed_request_manager_fails_every_stream_and_tells_the_engines)
   EXPECT_EQ(counts().completed, 1u);
 }
 
+TEST_F(node, a_controller_that_restarts_while_there_is_no_request_manager_finds_its_ranks) {
+  start(2);
+  crash("request_manager");
+  advance(100ms);
+  crash("request_manager"); // now with a longer backoff than the controller's
+  crash("dp_controller");
+  advance(1s);
+  EXPECT_EQ(pool().ranks_up, 2u);
+  submit(1, "a");
+  output(only_add("a"), {7}, finish_reason::stop);
+  EXPECT_EQ(counts().completed, 1u);
+}
+
 TEST_F(node, a_controller_beyond_its_limit_ends_the_process_with_a_reason) {
   start();
   for (int i = 0; i < 6; ++i) {
