@@ -40,12 +40,39 @@ void withdraw(self_ptr self, core::rank_epoch epoch, core::rank_state state, con
   self->send(st.controller, rank_not_up{st.config.id, epoch, state, cause});
 }
 
+/// Tells the engine to stop these; keeps them for later when its link is not there.
+void abort_on_engine(self_ptr self, std::vector<std::string> rids) {
+  if (rids.empty())
+    return;
+  auto& st = self->state;
+  auto& aborts = *st.config.aborts;
+  const auto epoch = st.machine->epoch();
+  const auto now = self->clock().now();
+  if (st.config.link->send(st.config.id, epoch, {core::frame_kind::abort, wire::sglang::encode_abort(rids), {}}) !=
+      core::send_result::queued) {
+    aborts.ghosts.insert(aborts.ghosts.end(), std::make_move_iterator(rids.begin()),
+                         std::make_move_iterator(rids.end()));
+    return;
+  }
+  aborts.epoch = epoch;
+  for (auto& rid : rids)
+    aborts.sent.push_back({now, std::move(rid)});
+  while (!aborts.sent.empty() && (aborts.sent.size() > unsettled_aborts::sent_max ||
+                                  now - aborts.sent.front().at > unsettled_aborts::unsure_for))
+    aborts.sent.pop_front();
+}
+
 /// Has everything aborted that the process behind the link may run for nobody. A new process ignores unknown rids.
 void abort_ghosts(self_ptr self) {
-  auto& st = self->state;
-  if (auto rids = std::exchange(st.ghosts, {}); !rids.empty())
-    st.config.link->send(st.config.id, st.machine->epoch(),
-                         {core::frame_kind::abort, wire::sglang::encode_abort(rids), {}});
+  abort_on_engine(self, std::exchange(self->state.config.aborts->ghosts, {}));
+}
+
+/// The link is lost: what was sent on it lately may not have arrived.
+void doubt_sent_aborts(self_ptr self) {
+  auto& aborts = *self->state.config.aborts;
+  for (auto& [at, rid] : std::exchange(aborts.sent, {}))
+    if (self->clock().now() - at <= unsettled_aborts::unsure_for)
+      aborts.ghosts.push_back(std::move(rid));
 }
 
 void log_transition(self_ptr self, const core::rank_transition& t) {
@@ -95,6 +122,7 @@ void on_link(self_ptr self, link_event& e) {
       if (was_announced)
         withdraw(self, old_epoch, core::rank_state::down, "a new incarnation said HELLO");
       st.layout.reset();
+      *st.config.aborts = {}; // a new process runs nothing of the old one
     }
     break;
   }
@@ -108,8 +136,10 @@ void on_link(self_ptr self, link_event& e) {
       if (was_announced && old_epoch != e.epoch)
         withdraw(self, old_epoch, core::rank_state::down, "a new incarnation registered");
       st.given_up = false;
-      st.waiting_for_ghosts = false; // a new process runs nothing of the old one
-      st.ghosts.clear();
+      st.waiting_for_ghosts = false;
+      if (e.epoch != st.config.aborts->epoch) // its link was lost and came back while there was no actor to hear of it
+        doubt_sent_aborts(self);
+      abort_ghosts(self);
       announce(self);
     }
     break;
@@ -128,6 +158,7 @@ void on_link(self_ptr self, link_event& e) {
   case link_event_kind::lost:
     if (const auto t = machine.on_lost(e.epoch, e.cause)) {
       log_transition(self, *t);
+      doubt_sent_aborts(self);
       if (was_announced)
         withdraw(self, e.epoch, core::rank_state::down, e.cause);
     }
@@ -250,15 +281,13 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
       },
       [=](const abort_order& m) {
         timer t{self, self->state.stats};
-        auto& s = self->state;
-        if (!m.engine_rids.empty())
-          s.config.link->send(s.config.id, m.epoch,
-                              {core::frame_kind::abort, wire::sglang::encode_abort(m.engine_rids), {}});
+        abort_on_engine(self, m.engine_rids);
       },
       [=](const ghost_requests& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
-        s.ghosts.insert(s.ghosts.end(), m.engine_rids.begin(), m.engine_rids.end());
+        auto& ghosts = s.config.aborts->ghosts;
+        ghosts.insert(ghosts.end(), m.engine_rids.begin(), m.engine_rids.end());
         if (s.machine->state() != core::rank_state::down)
           abort_ghosts(self);
         if (!s.waiting_for_ghosts)

@@ -8,12 +8,31 @@
 #include "messages/dp_rank.hpp"
 #include "wire/sglang/request_codec.hpp"
 
+#include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace rankwise {
+
+/// What the engine of a rank may run for nobody. Kept by the Supervisor, so that it outlives the actor; one incarnation
+/// of the actor at a time reads and writes it.
+struct unsettled_aborts {
+  /// An abort is as good as done when it was sent this long before its link was lost. Longer than any heartbeat
+  /// timeout: until then a broken link takes frames as if it were whole.
+  static constexpr core::duration unsure_for = std::chrono::seconds{5};
+  static constexpr std::size_t sent_max = 65'536; ///< the oldest are forgotten
+
+  struct sent_abort {
+    core::timestamp at;
+    std::string engine_rid;
+  };
+  std::vector<std::string> ghosts; ///< to be aborted when the link is back
+  std::deque<sent_abort> sent;     ///< on the link of `epoch`, oldest first
+  core::rank_epoch epoch = 0;
+};
 
 struct dp_rank_config {
   core::rank_id id;
@@ -24,6 +43,7 @@ struct dp_rank_config {
   core::event_log* events = nullptr; ///< outlives the actor system; optional
   /// How long a returning rank waits for the controller to say what it still runs.
   core::duration ghosts_wait_max = std::chrono::seconds{1};
+  std::shared_ptr<unsettled_aborts> aborts;
 };
 
 struct dp_rank_state {
@@ -39,7 +59,6 @@ struct dp_rank_state {
   bool ever_ready = false;
   bool given_up = false; // its engine hangs, and its link was told so
   bool waiting_for_ghosts = false;
-  std::vector<std::string> ghosts; // rids that the process may run when it comes back; kept while it is down
   std::string last_cause;
   handler_stats stats;
 };

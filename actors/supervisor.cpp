@@ -161,6 +161,9 @@ void start_rank(self_ptr self, core::rank_id id) {
   config.boot = st.config.boot;
   config.link = st.config.link;
   config.events = st.config.events;
+  if (auto& aborts = st.children[key].aborts; aborts == nullptr)
+    aborts = std::make_shared<unsettled_aborts>();
+  config.aborts = st.children[key].aborts;
   auto handle = self->spawn(dp_rank, std::move(config));
   adopt(self, key, handle);
   if (handle_of<dp_controller_actor>(self, controller_key(id.pool)))
