@@ -74,8 +74,7 @@ std::uint64_t& request_table::generated_on(std::uint16_t pool, std::uint16_t ran
 
 // -- history ---------------------------------------------------------------------------------------------------------
 
-void request_table::note(history_kind kind, timestamp at, const slot& s, const leg* l, std::uint32_t first,
-                         std::uint32_t count) {
+void request_table::note(history_kind kind, timestamp at, const slot& s, const leg* l) {
   if (history_ == nullptr)
     return;
   history_event e;
@@ -89,8 +88,24 @@ void request_table::note(history_kind kind, timestamp at, const slot& s, const l
     e.rank = {l->pool, l->rank};
     e.epoch = l->epoch;
   }
-  e.first_index = first;
-  e.count = count;
+  history_->record(e);
+}
+
+// As the engine said it, not as the leg stands here: the checker compares the two.
+void request_table::note_tokens(const slot& s, const output_item& item, const output_batch& batch) {
+  if (history_ == nullptr)
+    return;
+  history_event e;
+  e.at = batch.received_at;
+  e.kind = history_kind::tokens;
+  e.stream = s.stream;
+  e.sample = s.sample;
+  e.handle = item.handle;
+  e.attempt = item.attempt;
+  e.rank = batch.rank;
+  e.epoch = batch.epoch;
+  e.first_index = s.next_index;
+  e.count = item.token_count;
   history_->record(e);
 }
 
@@ -185,7 +200,7 @@ void request_table::accept(stream_entry& stream, const slot& s, timestamp now) {
     return;
   stream.accepted = true;
   ++counts_.accepted;
-  note(history_kind::accepted, now, s, nullptr, 0, 0);
+  note(history_kind::accepted, now, s, nullptr);
 }
 
 void request_table::mint_room(slot& s) {
@@ -217,7 +232,7 @@ void request_table::on_placement(const placement& p, timestamp now, request_effe
   if (!options_.pools.pairs()) {
     l->state = leg_state::placed;
     accept(stream, *s, now);
-    note(history_kind::placed, now, *s, l, 0, 0);
+    note(history_kind::placed, now, *s, l);
     return;
   }
   l->state = leg_state::reserved;
@@ -233,7 +248,7 @@ void request_table::on_placement(const placement& p, timestamp now, request_effe
     fx.pools[each.pool].commits.push_back(commit);
   }
   accept(stream, *s, now);
-  note(history_kind::placed, now, *s, &s->legs[0], 0, 0);
+  note(history_kind::placed, now, *s, &s->legs[0]);
 }
 
 void request_table::on_dispatched(std::uint16_t pool, request_handle handle, std::uint32_t attempt) {
@@ -526,7 +541,7 @@ void request_table::on_token_output(request_handle handle, slot& s, const output
           fx.pools[prefill.pool].releases.push_back(handle);
       }
     }
-    note(history_kind::tokens, batch.received_at, s, &l, s.next_index, item.token_count);
+    note_tokens(s, item, batch);
     e.token_offset = static_cast<std::uint32_t>(fx.out.tokens.size());
     e.token_count = item.token_count;
     fx.out.tokens.insert(fx.out.tokens.end(), batch.tokens.begin() + item.token_offset,
@@ -561,7 +576,7 @@ void request_table::on_token_output(request_handle handle, slot& s, const output
     fx.out.matched_strings.push_back(batch.texts[item.matched_string]);
   }
   fx.out.events.push_back(e);
-  note(history_kind::finished, batch.received_at, s, &l, 0, 0);
+  note(history_kind::finished, batch.received_at, s, &l);
   const auto stream = s.stream;
   end_legs(handle, s, false, fx); // a prefill leg whose last word is still on the way
   auto& handles = streams_.at(stream).handles;

@@ -193,7 +193,8 @@ class request_table {
                          request_effects& fx);
   void on_token_output(request_handle handle, slot& s, const output_item& item, const output_batch& batch,
                        request_effects& fx);
-  void note(history_kind kind, timestamp at, const slot& s, const leg* l, std::uint32_t first, std::uint32_t count);
+  void note(history_kind kind, timestamp at, const slot& s, const leg* l);
+  void note_tokens(const slot& s, const output_item& item, const output_batch& batch);
   void note_outcome(stream_id id, const outcome& why, timestamp at);
   std::uint64_t& generated_on(std::uint16_t pool, std::uint16_t rank);
   [[nodiscard]] leg_record record_of(request_handle handle, const slot& s, const leg& l) const;
