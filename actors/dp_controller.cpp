@@ -67,6 +67,14 @@ void abort_ghosts(self_ptr self, std::uint16_t rank, core::rank_epoch epoch, std
   self->send(st.ranks[rank], ghost_requests{epoch, std::move(rids)});
 }
 
+/// Tells RequestManager that it may forget these aborts; not while some are kept here, where they die with this actor.
+void acknowledge_aborts(self_ptr self, std::uint64_t until) {
+  auto& st = self->state;
+  st.aborts_unsaid_until = std::max(st.aborts_unsaid_until, until);
+  if (st.aborts_unsaid_until != 0 && st.ghosts.empty())
+    self->send(st.manager, aborts_done{st.config.pool.index, std::exchange(st.aborts_unsaid_until, 0)});
+}
+
 void carry_out(self_ptr self, pool_orders& orders) {
   auto& st = self->state;
   const auto now = self->clock().now();
@@ -93,7 +101,7 @@ void carry_out(self_ptr self, pool_orders& orders) {
       abort_ghosts(self, rank, abort.epoch, std::move(abort.engine_rids));
   }
   if (orders.aborts_until != 0)
-    self->send(st.manager, aborts_done{st.config.pool.index, orders.aborts_until});
+    acknowledge_aborts(self, orders.aborts_until);
   for (auto& order : orders.places)
     place(self, order);
   for (const auto& commit : orders.commits) {
@@ -180,7 +188,7 @@ void settle(self_ptr self) {
   for (auto& [key, rids] : unaborted)
     abort_ghosts(self, key.first, key.second, std::move(rids));
   if (st.waiting_aborts_until != 0)
-    self->send(st.manager, aborts_done{st.config.pool.index, std::exchange(st.waiting_aborts_until, 0)});
+    acknowledge_aborts(self, std::exchange(st.waiting_aborts_until, 0));
   auto waiting = std::move(st.waiting_orders);
   for (auto& orders : waiting)
     carry_out(self, orders);
@@ -200,6 +208,7 @@ void take_up(self_ptr self, const rank_up& m) {
   if (const auto kept = st.ghosts.find(number); kept != st.ghosts.end()) {
     self->send(handle, ghost_requests{old_epoch, std::move(kept->second)});
     st.ghosts.erase(kept);
+    acknowledge_aborts(self, 0);
   }
   auto dropped = st.pool->rank_up(m.rank, self->clock().now());
   if (!dropped.empty()) {
@@ -340,10 +349,14 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
           settle(self);
         }
         s.manager = caf::actor_cast<request_manager_actor>(m.handle);
+        s.aborts_unsaid_until = 0; // its predecessor's numbers
         // Whatever its predecessor had placed belongs to nobody now: end it, on the engines too.
         pool_orders orders;
         for (const auto& [handle, leg] : s.legs)
           orders.ends.push_back({handle, true});
+        // The order of a hash map must not decide the order of aborts.
+        std::sort(orders.ends.begin(), orders.ends.end(),
+                  [](const core::end_order& a, const core::end_order& b) { return a.handle < b.handle; });
         carry_out(self, orders);
       },
       [=](list_atom) -> pool_view {

@@ -44,6 +44,7 @@ struct dp_controller_state {
   std::vector<bool> told_idle; // by rank number: the last outstanding_work said 0
   std::unordered_map<core::request_handle, charged_leg> legs;
   std::map<std::uint16_t, std::vector<std::string>> ghosts; // by rank without an actor: rids that its engine may run
+  std::uint64_t aborts_unsaid_until = 0;                    // carried out, but not acknowledged while ghosts are kept
   handler_stats stats;
 
   // Until all expected ranks are back: what has to wait. Bounded by what RequestManager lets in flight.

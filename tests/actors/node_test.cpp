@@ -388,6 +388,54 @@ TEST_F(node, an_abort_while_the_rank_actor_restarts_reaches_the_engine_once) {
   EXPECT_EQ(pool().charges, 0u);
 }
 
+TEST_F(node, an_abort_that_waits_for_a_rank_actor_survives_the_controller) {
+  start();
+  submit(1, "a");
+  output(only_add("a"), {1});
+  for (int i = 0; i < 2; ++i) { // so that the rank's backoff is longer than the controller's
+    crash("dp_rank");
+    advance(100ms);
+  }
+  crash("dp_rank");
+  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  settle();
+  crash("dp_controller");
+  advance(1s);
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+  EXPECT_EQ(pool().charges, 0u);
+}
+
+TEST_F(node, an_abort_sent_into_a_broken_link_is_sent_again_when_it_is_back) {
+  start();
+  submit(1, "a");
+  output(only_add("a"), {1});
+  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  settle();
+  EXPECT_EQ(frames(frame_kind::abort), 1u); // but the link was cut already, and nobody knew
+  say(event(link_event_kind::lost, 0, 1));
+  say(event(link_event_kind::reconnected, 0, 2));
+  ASSERT_EQ(frames(frame_kind::abort), 2u);
+  EXPECT_EQ(link.frames.back().epoch, 2u);
+  EXPECT_THAT(link.frames.back().payload, HasSubstr("a~"));
+  say(event(link_event_kind::lost, 0, 2));
+  advance(6s);
+  join(0, 3); // a new process knows nothing of it
+  EXPECT_EQ(frames(frame_kind::abort), 2u);
+}
+
+TEST_F(node, what_a_lost_rank_ran_is_aborted_even_if_its_actor_crashes_meanwhile) {
+  start();
+  submit(1, "a");
+  output(only_add("a"), {1});
+  say(event(link_event_kind::lost, 0, 1));
+  link.result = core::send_result::unknown_link;
+  crash("dp_rank");
+  advance(100ms);
+  link.result = core::send_result::queued;
+  say(event(link_event_kind::reconnected, 0, 2));
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+}
+
 TEST_F(node, a_rank_without_its_actor_gets_nothing_while_another_is_ready) {
   start(2);
   crash("dp_rank", {0, 1});
