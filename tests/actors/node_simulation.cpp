@@ -35,6 +35,7 @@ constexpr core::duration park_retry = 1s;
 constexpr std::uint64_t tokens_in_flight_max = 200'000;
 constexpr std::size_t ranks_per_pool_max = 8;
 constexpr std::uint32_t crashes_max = 4; ///< of an actor without which the node ends: its limit is 5
+constexpr core::duration crash_lasts_max = 1s;
 
 /// What was observed, line by line: hashed, and printed when asked for.
 class journal {
@@ -477,7 +478,7 @@ class node_simulation {
     r.sampling.max_new_tokens = endless ? 5000 : 1 + static_cast<std::int32_t>(random_.below(40));
     if (chance(0.1))
       r.data_parallel_rank = static_cast<std::int32_t>(random_.below(3));
-    if (pairs_ && chance(0.1)) // a gateway paired the legs
+    if (pairs_ && r.samples == 1 && chance(0.1)) // a gateway paired the legs
       r.bootstrap = core::bootstrap_info{"gateway", 8998, static_cast<std::int64_t>(1'000'000 + stream)};
     if (chance(0.15))
       r.deadline = now() + 20ms + some(800ms);
@@ -523,16 +524,29 @@ class node_simulation {
       after(some(busy_time_), [this] { inflict(faults_[random_.below(faults_.size())]); });
   }
 
+  struct crash_order {
+    std::string role;
+    core::rank_id rank;
+    core::timestamp at;
+  };
+  std::vector<core::timestamp> crashes_of(const std::string& role, core::rank_id rank) {
+    std::vector<core::timestamp> result;
+    for (const auto& c : crashes_)
+      if (c.role == role && c.rank == rank)
+        result.push_back(c.at);
+    return result;
+  }
+
   core::rank_id some_rank() {
     const auto all = ranks_->ranks();
     return all[random_.below(all.size())];
   }
 
   void crash(const std::string& role, core::rank_id rank = {}) {
-    if (role == "request_manager" || role == "dp_controller")
-      if (++crashes_[{role, rank}] > crashes_max)
-        return;
+    if ((role == "request_manager" || role == "dp_controller") && crashes_of(role, rank).size() >= crashes_max)
+      return;
     ++counts_.actor_crashes;
+    crashes_.push_back({role, rank, now()});
     log_.line(now(), fmt::format("fault: {} {}/{} crashes", role, rank.pool, rank.rank));
     caf::anon_send(supervisor_, crash_child{role, rank});
   }
@@ -627,9 +641,7 @@ class node_simulation {
   controller_base* controller_of(std::uint16_t pool) {
     return look_into<controller_base>(family().children.at({"dp_controller", {pool, 0}}).handle);
   }
-  manager_base* manager() {
-    return look_into<manager_base>(family().children.at({"request_manager", {}}).handle);
-  }
+  manager_base* manager() { return look_into<manager_base>(family().children.at({"request_manager", {}}).handle); }
 
   /// No message is under way: whoever lives agrees with whoever else lives.
   void check_quiet_moment() {
@@ -716,7 +728,7 @@ class node_simulation {
         continue;
       }
       if (c.ended->reason == core::failure::deadline_exceeded && !c.has_deadline) {
-        if (was_crashed("dp_controller"))
+        if (std::any_of(crashes_.begin(), crashes_.end(), [](const auto& x) { return x.role == "dp_controller"; }))
           ++counts_.waited_for_limit;
         else
           log_.violation(fmt::format("client of stream {}: waited for the node's limit", stream));
@@ -769,14 +781,29 @@ class node_simulation {
                            counts.charges_ended, counts.ends_of_unknown_charges));
   }
 
-  bool was_crashed(const std::string& role) {
-    return std::any_of(crashes_.begin(), crashes_.end(), [&](const auto& c) { return c.first.first == role; });
-  }
-
+  /// The ways in which decision 2 allows an abort to be lost. Between the order to crash and the last message of the
+  /// successor's start lie a stall, a backoff and the time to settle: together below `crash_lasts_max`.
   void check_engine_at_rest(core::rank_id rank) {
-    for (const auto& rid : ranks_->running_for_nobody(rank))
-      log_.violation(fmt::format("engine {}/{} still runs {} for nobody", rank.pool, rank.rank, rid));
-    if (const auto running = ranks_->running(rank); running > ranks_->running_for_nobody(rank).size())
+    const auto unwanted = ranks_->running_for_nobody(rank);
+    for (const auto& job : unwanted) {
+      const auto meets = [&](core::timestamp crash) {
+        return crash + crash_lasts_max >= job.received_at && crash <= job.unwanted_at + crash_lasts_max;
+      };
+      const auto of_rank = crashes_of("dp_rank", rank);
+      const auto of_controller = crashes_of("dp_controller", {rank.pool, 0});
+      const auto of_manager = crashes_of("request_manager", {});
+      const bool both = std::any_of(of_manager.begin(), of_manager.end(), [&](auto m) {
+        return meets(m) && std::any_of(of_controller.begin(), of_controller.end(),
+                                       [&](auto c) { return std::max(m, c) - std::min(m, c) <= crash_lasts_max; });
+      });
+      if (both)
+        ++counts_.lost_with_both_actors;
+      else if (std::any_of(of_rank.begin(), of_rank.end(), meets))
+        ++counts_.lost_with_rank_actor;
+      else
+        log_.violation(fmt::format("engine {}/{} still runs {} for nobody", rank.pool, rank.rank, job.engine_rid));
+    }
+    if (const auto running = ranks_->running(rank); running > unwanted.size())
       log_.violation(fmt::format("engine {}/{} still runs {} requests", rank.pool, rank.rank, running));
   }
 
@@ -819,7 +846,7 @@ class node_simulation {
   double job_share_ = 1; // how often a waiting message goes before the world outside
   std::vector<fault> faults_;
   std::size_t pool_count_ = 1;
-  std::map<std::pair<std::string, core::rank_id>, std::uint32_t> crashes_;
+  std::vector<crash_order> crashes_;
   std::map<caf::actor_id, core::timestamp> stalled_; // until when an actor gets no turn
   std::optional<core::duration> stall_next_;
   std::vector<std::size_t> turns_;
@@ -846,7 +873,8 @@ simulation_counts& simulation_counts::operator+=(const simulation_counts& other)
   actor_crashes += other.actor_crashes;
   epochs += other.epochs;
   messages += other.messages;
-  aborts_lost += other.aborts_lost;
+  lost_with_rank_actor += other.lost_with_rank_actor;
+  lost_with_both_actors += other.lost_with_both_actors;
   waited_for_limit += other.waited_for_limit;
   return *this;
 }

@@ -38,8 +38,9 @@ struct simulation_counts {
   std::uint64_t epochs = 0; ///< HELLOs and reconnections after the first of each rank
   std::uint64_t messages = 0;
   // Losses that docs/decisions/0002 states; everything else is a violation.
-  std::uint64_t aborts_lost = 0;      ///< requests that an engine runs for nobody
-  std::uint64_t waited_for_limit = 0; ///< requests that only the node's limit ended
+  std::uint64_t lost_with_rank_actor = 0;  ///< requests run for nobody: their abort died with their DPRank
+  std::uint64_t lost_with_both_actors = 0; ///< the same: RequestManager and the DPController died together
+  std::uint64_t waited_for_limit = 0;      ///< requests that only the node's limit ended
 
   simulation_counts& operator+=(const simulation_counts& other);
 };

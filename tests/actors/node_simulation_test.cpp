@@ -86,10 +86,12 @@ TEST_F(node_simulation, keeps_every_promise_under_every_seed) {
                   << " build/release/bin/rankwise_simulation_test --gtest_filter='*every_seed'";
   }
   fmt::print("seeds {}-{}: {} requests ({} completed, {} failed, {} cancelled, {} refused), {} tokens, {} moved, "
-             "{} faults, {} actor crashes, {} later epochs, {} messages; losses that decision 2 states: {} aborts, "
-             "{} requests until the node's limit\n",
+             "{} faults, {} actor crashes, {} later epochs, {} messages; losses that decision 2 states: {} "
+             "aborts with their rank actor, {} with RequestManager and a controller, {} requests until the node's "
+             "limit\n",
              seeds.first, seeds.last, sum.requests, sum.completed, sum.failed, sum.cancelled, sum.refused, sum.tokens,
-             sum.moved, sum.faults, sum.actor_crashes, sum.epochs, sum.messages, sum.aborts_lost, sum.waited_for_limit);
+             sum.moved, sum.faults, sum.actor_crashes, sum.epochs, sum.messages, sum.lost_with_rank_actor,
+             sum.lost_with_both_actors, sum.waited_for_limit);
 }
 
 TEST_F(node_simulation, gives_the_same_history_for_the_same_seed) {

@@ -282,11 +282,11 @@ bool simulated_ranks::is_connected(core::rank_id rank) const {
   return states_.at(rank).connected;
 }
 
-std::vector<std::string> simulated_ranks::running_for_nobody(core::rank_id rank) const {
-  std::vector<std::string> result;
+std::vector<simulated_ranks::unwanted_job> simulated_ranks::running_for_nobody(core::rank_id rank) const {
+  std::vector<unwanted_job> result;
   for (const auto& j : states_.at(rank).jobs)
     if (!j.aborted && !callbacks_.is_wanted(j.rid))
-      result.push_back(j.rid);
+      result.push_back({j.rid, j.received_at, j.unwanted_at.value_or(callbacks_.now())});
   return result;
 }
 
@@ -317,7 +317,7 @@ void simulated_ranks::receive(rank_state& r, core::rank_frame frame, core::rank_
       j.room = add->bootstrap->room;
     j.kv_here = role_of(r) != core::pool_role::decode;
     j.fails = random_.uniform() < options_.error_share;
-    j.gives_up_at = callbacks_.now() + partner_wait_max;
+    j.received_at = callbacks_.now();
     r.jobs.push_back(std::move(j));
   } else if (const auto* abort = std::get_if<sg::abort_request>(&*command)) {
     for (const auto& rid : abort->rids) {
@@ -375,13 +375,15 @@ bool simulated_ranks::run(rank_state& r, job& j, core::output_batch& out) {
     put(r, j, out, 0, core::finish_reason::abort);
     return true;
   }
+  const bool wanted = callbacks_.is_wanted(j.rid);
+  if (!wanted && !j.unwanted_at)
+    j.unwanted_at = callbacks_.now();
   if (j.steps_to_prefill > 0) {
     --j.steps_to_prefill;
     return false;
   }
-  const bool wanted = callbacks_.is_wanted(j.rid);
   const bool waits_for_partner = role_of(r) == core::pool_role::prefill || !j.kv_here;
-  if (wanted && (j.fails || (waits_for_partner && callbacks_.now() > j.gives_up_at))) {
+  if (wanted && (j.fails || (waits_for_partner && callbacks_.now() > j.received_at + partner_wait_max))) {
     put(r, j, out, 0, core::finish_reason::abort, 500);
     return true;
   }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,8 +77,13 @@ class simulated_ranks final : public core::rank_link {
 
   [[nodiscard]] std::vector<core::rank_id> ranks() const;
   [[nodiscard]] bool is_connected(core::rank_id rank) const;
-  /// Rids that the living process runs and that the node does not wait for.
-  [[nodiscard]] std::vector<std::string> running_for_nobody(core::rank_id rank) const;
+  struct unwanted_job {
+    std::string engine_rid;
+    core::timestamp received_at;
+    core::timestamp unwanted_at; ///< when the engine would first have noticed
+  };
+  /// What the living process runs and the node does not wait for.
+  [[nodiscard]] std::vector<unwanted_job> running_for_nobody(core::rank_id rank) const;
   [[nodiscard]] std::size_t running(core::rank_id rank) const;
 
  private:
@@ -93,7 +99,8 @@ class simulated_ranks final : public core::rank_link {
     bool kv_here = true; // false: a decode leg whose prompt is still with its prefill rank
     bool aborted = false;
     bool fails = false;
-    core::timestamp gives_up_at{};
+    core::timestamp received_at{};
+    std::optional<core::timestamp> unwanted_at;
   };
   struct engine_batch {
     core::output_batch content; // without epoch and time
