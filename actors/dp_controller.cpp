@@ -245,7 +245,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
   st.ranks.resize(st.config.pool.ranks_max);
   st.epochs.resize(st.config.pool.ranks_max);
   st.orphaned.resize(st.config.pool.ranks_max);
-  st.told_idle.resize(st.config.pool.ranks_max, true);
+  st.told_idle.resize(st.config.pool.ranks_max, false); // a suspect rank may wait to hear it since before a restart
   st.settling = st.config.ranks_expected > 0;
   end_on_exception(self);
   self->delayed_send(self, st.settling ? st.config.settle_max : st.config.tick, tick_atom::value);

@@ -573,6 +573,17 @@ TEST_F(node, a_crashed_request_manager_fails_every_stream_and_tells_the_engines)
   EXPECT_EQ(counts().completed, 1u);
 }
 
+TEST_F(node, a_suspect_rank_that_fell_idle_while_the_controller_was_away_is_ready_again) {
+  start(2);
+  submit(1, "a", 0);
+  advance(6s);
+  EXPECT_EQ(pool().ranks[0].state, core::rank_state::suspect);
+  crash("dp_controller");
+  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  advance(1s);
+  EXPECT_EQ(pool().ranks_up, 2u);
+}
+
 TEST_F(node, a_controller_that_restarts_while_there_is_no_request_manager_finds_its_ranks) {
   start(2);
   crash("request_manager");
