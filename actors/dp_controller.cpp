@@ -4,6 +4,7 @@
 #include "wire/sglang/engine_rid.hpp"
 
 #include <caf/all.hpp>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <map>
@@ -56,6 +57,25 @@ void place(self_ptr self, core::place_order& order) {
     dispatch(self, order.handle, leg, leg.request->bootstrap ? &*leg.request->bootstrap : nullptr);
 }
 
+/// Those who wait come first: an order of which the pool is too full waits behind them, when there is room for that.
+void place_or_wait(self_ptr self, core::place_order& order) {
+  auto& st = self->state;
+  const bool must_wait = st.waiting->size() > 0 || !st.pool->has_room(order);
+  if (!must_wait || !st.waiting->enter(order, self->clock().now()))
+    place(self, order);
+}
+
+/// After anything that may have made room.
+void admit_waiting(self_ptr self) {
+  auto& st = self->state;
+  while (const auto* next = st.waiting->next()) {
+    if (!st.pool->has_room(*next))
+      return;
+    auto order = st.waiting->take();
+    place(self, order);
+  }
+}
+
 /// Has what a rank may still run aborted; keeps it for the next actor of the rank when there is none now.
 void abort_ghosts(self_ptr self, std::uint16_t rank, core::rank_epoch epoch, std::vector<std::string> rids) {
   auto& st = self->state;
@@ -82,6 +102,8 @@ void carry_out(self_ptr self, pool_orders& orders) {
     st.pool->release(handle, now);
   std::map<std::uint16_t, abort_order> aborts; // by rank
   for (const auto& end : orders.ends) {
+    if (st.waiting->leave(end.handle))
+      continue;
     st.pool->end(end.handle, now);
     const auto found = st.legs.find(end.handle);
     if (found == st.legs.end())
@@ -103,7 +125,8 @@ void carry_out(self_ptr self, pool_orders& orders) {
   if (orders.aborts_until != 0)
     acknowledge_aborts(self, orders.aborts_until);
   for (auto& order : orders.places)
-    place(self, order);
+    place_or_wait(self, order);
+  admit_waiting(self);
   for (const auto& commit : orders.commits) {
     const auto found = st.legs.find(commit.handle);
     if (found == st.legs.end() || !found->second.held)
@@ -132,9 +155,18 @@ std::vector<std::string> forget(self_ptr self, const std::vector<core::request_h
 
 void take_progress(self_ptr self, const core::batch_progress& m) {
   auto& st = self->state;
-  st.pool->progress(m, self->clock().now());
+  if (st.pool->progress(m, self->clock().now())) {
+    const auto name = st.config.pool.name + "/" + std::to_string(m.rank.rank);
+    spdlog::warn("event=rank_ejected pool={} rank={} epoch={} cause=\"its engine ends most requests with errors\"",
+                 st.config.pool.name, m.rank.rank, m.epoch);
+    if (st.config.events != nullptr)
+      st.config.events->add(self->clock().now(), "rank_ejected", name, "gets no work for a while",
+                            "its engine ends most requests with errors");
+  }
   for (const auto handle : m.ended)
     st.legs.erase(handle);
+  if (!m.ended.empty())
+    admit_waiting(self);
 }
 
 /// The DPRank actor was restarted under a living link: what stood in its mailbox is lost. Legs that showed no token may
@@ -242,6 +274,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
   auto& st = self->state;
   st.config = std::move(config);
   st.pool.emplace(st.config.pool);
+  st.waiting.emplace(st.config.pool.waiting_requests_max, st.config.pool.waiting_time_max);
   st.ranks.resize(st.config.pool.ranks_max);
   st.epochs.resize(st.config.pool.ranks_max);
   st.orphaned.resize(st.config.pool.ranks_max);
@@ -349,6 +382,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
           settle(self);
         }
         s.manager = caf::actor_cast<request_manager_actor>(m.handle);
+        s.waiting->clear();
         s.aborts_unsaid_until = 0; // its predecessor's numbers
         // Whatever its predecessor had placed belongs to nobody now: end it, on the engines too.
         pool_orders orders;
@@ -367,6 +401,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         v.name = s.config.pool.name;
         v.role = std::string{core::to_string(s.config.pool.role)};
         v.policy = s.pool->options().policy;
+        v.waiting = s.waiting->size();
         v.ranks_awaited = s.config.pool.ranks_awaited;
         v.ranks_up = static_cast<std::uint32_t>(s.pool->ranks_up());
         v.dp_size = s.pool->dp_size();
@@ -389,6 +424,9 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         timer t{self, self->state.stats};
         auto& s = self->state;
         settle(self); // the time to wait for announcements is over
+        for (auto& order : s.waiting->expired(self->clock().now()))
+          place(self, order);
+        admit_waiting(self);
         for (std::size_t i = 0; i < s.ranks.size(); ++i) {
           if (s.ranks[i] == nullptr)
             continue;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include "actors/handler_stats.hpp"
+#include "core/event_log.hpp"
 #include "core/pool_controller.hpp"
+#include "core/waiting_room.hpp"
 #include "messages/dp_controller.hpp"
 #include "messages/dp_rank.hpp"
 #include "messages/request_manager.hpp"
@@ -16,6 +18,7 @@ namespace rankwise {
 struct dp_controller_config {
   core::pool_options pool;
   core::node_boot boot = 0;
+  core::event_log* events = nullptr; ///< outlives the actor system; optional
   /// After a restart: how many ranks will announce themselves. Placements wait for them, at most `settle_max`.
   std::size_t ranks_expected = 0;
   core::duration settle_max = std::chrono::milliseconds{300};
@@ -37,6 +40,7 @@ struct dp_controller_state {
 
   dp_controller_config config;
   std::optional<core::pool_controller> pool;
+  std::optional<core::waiting_room> waiting; // for room in the pool
   request_manager_actor manager;
   std::vector<dp_rank_actor> ranks; // by rank number
   std::vector<core::rank_epoch> epochs;

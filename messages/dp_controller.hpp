@@ -100,6 +100,7 @@ struct pool_view {
   std::uint32_t ranks_up = 0;
   std::uint32_t dp_size = 0;
   std::uint64_t charges = 0;
+  std::uint64_t waiting = 0; ///< requests that wait for room under the pool's caps
   core::controller_counts counts;
   std::vector<core::rank_row> ranks;
 };
@@ -107,7 +108,7 @@ struct pool_view {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, pool_view& x) {
   return f(caf::meta::type_name("pool_view"), x.pool, x.name, x.role, x.policy, x.ranks_awaited, x.ranks_up, x.dp_size,
-           x.charges, x.counts, x.ranks);
+           x.charges, x.waiting, x.counts, x.ranks);
 }
 
 /// Why did the legs of this request go where they went?

@@ -154,7 +154,8 @@ typename Inspector::result_type inspect(Inspector& f, end_order& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, batch_progress& x) {
-  return f(caf::meta::type_name("batch_progress"), x.rank, x.epoch, x.first_tokens, x.ended, x.generated_tokens);
+  return f(caf::meta::type_name("batch_progress"), x.rank, x.epoch, x.first_tokens, x.ended, x.errors,
+           x.generated_tokens);
 }
 
 template <class Inspector>
@@ -228,7 +229,7 @@ template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rank_row& x) {
   return f(caf::meta::type_name("rank_row"), x.rank, x.epoch, x.state, x.requests, x.tokens, x.prefill_tokens,
            x.kv_capacity, x.max_running, x.placements, x.reported, x.report_age_s, x.reported_running,
-           x.reported_waiting, x.reported_kv_used);
+           x.reported_waiting, x.reported_kv_used, x.share, x.ejected);
 }
 
 template <class Inspector>

@@ -62,6 +62,7 @@ struct batch_progress {
   rank_epoch epoch = 0;
   std::vector<request_handle> first_tokens; ///< Legs whose prompt is prefilled from now on.
   std::vector<request_handle> ended;        ///< Legs that the engine ended.
+  std::uint32_t errors = 0;                 ///< Of `ended`: those that the engine ended with an error of its own.
   std::uint64_t generated_tokens = 0;       ///< Tokens generated so far by all legs that are still on the rank.
 };
 

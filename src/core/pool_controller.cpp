@@ -46,11 +46,37 @@ refusal pool_controller::refuse(const place_order& order, failure reason, std::s
   return r;
 }
 
+double pool_controller::share_of(const entry& e, timestamp now) const {
+  double share = e.health.share();
+  if (e.announced.renewed && options_.slow_start.count() > 0) {
+    const auto since = std::max(now - e.ready_since, duration{0});
+    share *=
+        std::clamp(static_cast<double>(since.count()) / static_cast<double>(options_.slow_start.count()), 0.1, 1.0);
+  }
+  return share;
+}
+
 void pool_controller::collect_views(timestamp now, rank_state wanted) {
   views_.clear();
+  std::vector<bool> in_state;
+  std::vector<bool> unhealthy; // of those in the wanted state
+  bool any_unhealthy = false;
+  for (const auto& e : ranks_) {
+    if (!e.known || e.state != wanted || !e.health.unhealthy(now))
+      continue;
+    any_unhealthy = true;
+    break;
+  }
+  if (any_unhealthy) {
+    for (const auto& e : ranks_)
+      if (e.known && e.state == wanted)
+        unhealthy.push_back(e.health.unhealthy(now));
+    in_state = eligible(unhealthy, options_.health.ejected_share_max);
+  }
+  std::size_t at = 0;
   for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
     const auto& e = ranks_[i];
-    if (!e.known || e.state != wanted)
+    if (!e.known || e.state != wanted || (any_unhealthy && !in_state[at++]))
       continue;
     const auto f = ledger_.of(i, now);
     rank_view v;
@@ -62,13 +88,16 @@ void pool_controller::collect_views(timestamp now, rank_state wanted) {
     v.max_running = e.announced.max_running;
     v.report_age = f.report_age;
     v.stale = f.stale;
-    if (e.announced.renewed && options_.slow_start.count() > 0) {
-      const auto since = std::max(now - e.ready_since, duration{0});
-      v.share =
-          std::clamp(static_cast<double>(since.count()) / static_cast<double>(options_.slow_start.count()), 0.1, 1.0);
-    }
+    v.share = share_of(e, now);
     views_.push_back(v);
   }
+}
+
+bool pool_controller::has_room(const place_order& order) const {
+  const auto limit =
+      order.request->input_ids.size() + static_cast<std::uint64_t>(std::max(order.request->sampling.max_new_tokens, 0));
+  return ledger_.charge_count() < options_.requests_in_flight_max &&
+         ledger_.limit_tokens() + limit <= options_.tokens_in_flight_max;
 }
 
 bool pool_controller::set_policy(const std::string& name) {
@@ -247,6 +276,7 @@ std::vector<request_handle> pool_controller::rank_up(const rank_announcement& ra
   e.announced = rank;
   e.state = rank.state;
   if (!same_epoch) {
+    e.health.reset();
     e.ready_since = now;
     policy_->on_rank_opened(rank.rank.rank);
   }
@@ -272,12 +302,19 @@ std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch 
   return ledger_.close(rank.rank);
 }
 
-void pool_controller::progress(const batch_progress& p, timestamp now) {
+bool pool_controller::progress(const batch_progress& p, timestamp now) {
   for (const auto handle : p.first_tokens)
     ledger_.first_token(handle, now);
   for (const auto handle : p.ended)
     static_cast<void>(end(handle, now));
   ledger_.set_generated(p.rank.rank, p.epoch, p.generated_tokens);
+  if (p.ended.empty() || p.rank.rank >= ranks_.size() || ranks_[p.rank.rank].announced.epoch != p.epoch ||
+      options_.health.ejected_share_max <= 0)
+    return false;
+  auto& health = ranks_[p.rank.rank].health;
+  const bool before = health.unhealthy(now);
+  health.on_ended(static_cast<std::uint32_t>(p.ended.size()) - p.errors, p.errors, now, options_.health);
+  return !before && health.unhealthy(now);
 }
 
 bool pool_controller::release(request_handle handle, timestamp now) {
@@ -347,6 +384,8 @@ std::vector<rank_row> pool_controller::rows(timestamp now) const {
     row.kv_capacity = e.announced.kv_capacity;
     row.max_running = e.announced.max_running;
     row.placements = e.placements;
+    row.share = share_of(e, now);
+    row.ejected = e.health.unhealthy(now);
     if (const auto& report = ledger_.newest_report(i)) {
       row.reported = true;
       row.report_age_s = to_seconds(now - report->received_at);

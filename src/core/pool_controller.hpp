@@ -4,6 +4,7 @@
 #include "core/placement.hpp"
 #include "core/placement_record.hpp"
 #include "core/policy.hpp"
+#include "core/rank_health.hpp"
 #include "core/rank_machine.hpp"
 
 #include <array>
@@ -22,10 +23,13 @@ struct pool_options {
   std::uint16_t ranks_awaited = 1;
   std::uint32_t requests_in_flight_max = 8192;
   std::uint64_t tokens_in_flight_max = 1ull << 32; ///< prompts plus the most that may be generated
+  std::uint32_t waiting_requests_max = 1024;       ///< that may wait for room under the two caps above; 0 = none
+  duration waiting_time_max = std::chrono::seconds{10};
   bool pin_is_hint = false;
   std::string policy = "headroom";
   policy_options tuning;
   ledger_options ledger;
+  health_options health;
   duration slow_start = std::chrono::seconds{2};
   std::string bootstrap_host = "127.0.0.1"; ///< prefill pools: where the engines hand KV over
   std::int32_t bootstrap_port = 8998;
@@ -47,6 +51,8 @@ struct rank_row {
   std::uint32_t reported_running = 0;
   std::uint32_t reported_waiting = 0;
   std::uint64_t reported_kv_used = 0;
+  double share = 1;     ///< of what its room would give it: slow start, errors
+  bool ejected = false; ///< for its engine's errors, for a while
 };
 
 /// Counts since the controller was started.
@@ -71,6 +77,8 @@ class pool_controller {
   /// Why the legs of this request went where they went, oldest first; empty when it is not among the newest records.
   [[nodiscard]] std::vector<placement_record> explain(const std::string& rid) const;
 
+  /// Within both caps. Without room place() refuses.
+  [[nodiscard]] bool has_room(const place_order& order) const;
   [[nodiscard]] std::variant<placement, refusal> place(const place_order& order, timestamp now);
 
   /// A rank that takes work under `epoch`. Returns the handles that were charged to an earlier epoch of it.
@@ -80,7 +88,8 @@ class pool_controller {
   /// Down, parked, drained or removed: its charges are dropped; their handles are returned. Nothing for an older epoch.
   std::vector<request_handle> rank_down(rank_id rank, rank_epoch epoch, rank_state state = rank_state::down);
 
-  void progress(const batch_progress& p, timestamp now);
+  /// True: with this the rank's errors eject it.
+  bool progress(const batch_progress& p, timestamp now);
   bool release(request_handle handle, timestamp now);
   std::optional<ledger::charge> end(request_handle handle, timestamp now);
   report_verdict report(const load_report& r);
@@ -108,7 +117,10 @@ class pool_controller {
     timestamp ready_since{};
     bool first_epoch = true;
     std::uint64_t placements = 0;
+    rank_health health;
   };
+
+  [[nodiscard]] double share_of(const entry& e, timestamp now) const;
 
   placement_record& open_record(const place_order& order, const placement_request& wanted, timestamp now);
   void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;

@@ -493,6 +493,11 @@ void request_table::on_outputs(const output_batch& batch, request_effects& fx) {
 
 namespace {
 
+/// An error of the engine's own; statuses of 400 to 499 blame the request.
+bool is_engine_fault(const output_item& item) {
+  return item.finish == finish_reason::abort && (item.finish_status == 0 || item.finish_status >= 500);
+}
+
 outcome engine_failure(const output_item& item, const output_batch& batch) {
   outcome why;
   why.kind = outcome_kind::failed;
@@ -512,6 +517,7 @@ void request_table::on_prefill_output(request_handle handle, slot& s, const outp
     return;
   l.state = leg_state::ended;
   fx.progress.ended.push_back(handle);
+  fx.progress.errors += is_engine_fault(item) ? 1 : 0;
   fx.has_progress = true;
   if (item.finish != finish_reason::abort)
     return;
@@ -562,6 +568,7 @@ void request_table::on_token_output(request_handle handle, slot& s, const output
   auto& generated = generated_on(l.pool, l.rank);
   generated -= std::min<std::uint64_t>(generated, s.next_index);
   fx.progress.ended.push_back(handle);
+  fx.progress.errors += is_engine_fault(item) ? 1 : 0;
   fx.has_progress = true;
   if (item.finish == finish_reason::abort) {
     if (item.token_count > 0)

@@ -214,6 +214,43 @@ TEST_F(node, an_engine_that_hangs_behind_a_living_link_is_given_up) {
   EXPECT_EQ(link.given_up.size(), 1u);
 }
 
+TEST_F(node, a_full_pool_lets_requests_wait_in_order_and_refuses_what_has_no_place_to_wait) {
+  core::pool_options pool_options;
+  pool_options.requests_in_flight_max = 1;
+  pool_options.waiting_requests_max = 2;
+  start(2, pool_options);
+  for (const auto& [stream, rid] : std::map<int, std::string>{{1, "runs"}, {2, "first"}, {3, "second"}, {4, "refused"}})
+    submit(static_cast<core::stream_id>(stream), rid);
+  EXPECT_EQ(adds_of("first").size() + adds_of("second").size(), 0u);
+  EXPECT_EQ(pool().waiting, 2u);
+  EXPECT_EQ(sink.outcomes[4].at(0).reason, core::failure::requests_in_flight_max);
+  output(only_add("runs"), {1}, core::finish_reason::stop);
+  EXPECT_EQ(adds_of("first").size(), 1u);
+  EXPECT_EQ(adds_of("second").size(), 0u);
+  submit(5, "third");
+  caf::anon_send(directory->request_manager().handle, cancel_request{3, core::failure::client_cancelled});
+  settle();
+  output(only_add("first"), {1}, core::finish_reason::stop);
+  EXPECT_EQ(adds_of("second").size(), 0u) << "it was cancelled while it waited";
+  EXPECT_EQ(adds_of("third").size(), 1u);
+  EXPECT_EQ(frames(core::frame_kind::abort), 0u);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
+TEST_F(node, a_request_waits_for_room_no_longer_than_the_pool_allows) {
+  core::pool_options pool_options;
+  pool_options.requests_in_flight_max = 1;
+  pool_options.waiting_time_max = 2s;
+  start(1, pool_options);
+  submit(1, "runs");
+  submit(2, "waits");
+  advance(1900ms);
+  EXPECT_TRUE(sink.outcomes[2].empty());
+  advance(400ms);
+  ASSERT_EQ(sink.outcomes[2].size(), 1u);
+  EXPECT_EQ(sink.outcomes[2][0].kind, core::outcome_kind::refused);
+}
+
 TEST_F(node, why_a_request_went_where_it_went_is_told_with_what_was_compared) {
   start(2);
   submit(1, "free");

@@ -54,6 +54,8 @@ class simulated_ranks final : public core::rank_link {
 
   core::send_result send(core::rank_id rank, core::rank_epoch epoch, core::rank_frame frame) noexcept override;
   [[nodiscard]] core::timestamp last_output(core::rank_id rank) const noexcept override;
+  /// An engine here never hangs behind a living link for as long as that takes.
+  void give_up(core::rank_id, core::rank_epoch, std::string) noexcept override { ++links_given_up_; }
   void close(core::rank_id rank, core::rank_epoch epoch) noexcept override;
 
   /// A new process says HELLO, and registers unless something else happens to it first. With `twice`, its HELLO comes
@@ -87,6 +89,7 @@ class simulated_ranks final : public core::rank_link {
   [[nodiscard]] std::size_t running(core::rank_id rank) const;
 
  private:
+  std::uint64_t links_given_up_ = 0;
   struct job {
     std::string rid;
     std::uint32_t crc = 0;

@@ -168,6 +168,11 @@ void read_pool(const toml::table& table, const std::string& file, config_errors&
   r.flag("pin_is_hint", pool.options.pin_is_hint);
   r.integer("requests_in_flight_max", pool.options.requests_in_flight_max, 1, 1 << 20);
   r.integer("tokens_in_flight_max", pool.options.tokens_in_flight_max, 1, std::int64_t{1} << 50);
+  r.integer("waiting_requests_max", pool.options.waiting_requests_max, 0, 1 << 20);
+  r.milliseconds("waiting_time_max_ms", pool.options.waiting_time_max, 1, many);
+  r.number("ejected_share_max", pool.options.health.ejected_share_max, 0, 1);
+  r.integer("ejection_errors_min", pool.options.health.errors_min, 1, many);
+  r.milliseconds("ejection_ms", pool.options.health.ejection_min, 1, 3'600'000);
   r.milliseconds("slow_start_ms", pool.options.slow_start, 0, 600'000);
   r.text("bootstrap_host", pool.options.bootstrap_host);
   r.integer("bootstrap_port", pool.options.bootstrap_port, 1, 65'535);

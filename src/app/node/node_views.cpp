@@ -237,6 +237,8 @@ std::string metrics_text(const metrics_input& in) {
     const families::labels pool{{"pool", view.name}};
     f.gauge("rankwise_pool_ranks_up", "Ranks that take work", view.ranks_up, pool);
     f.gauge("rankwise_pool_ranks_awaited", "Ranks without which the node is not ready", view.ranks_awaited, pool);
+    f.gauge("rankwise_pool_requests_waiting", "Requests that wait for room under the pool's caps", number(view.waiting),
+            pool);
     f.gauge("rankwise_pool_charges", "Legs charged to a rank", number(view.charges), pool);
     f.counter("rankwise_placements_total", "Legs given a rank", number(view.counts.placed), pool);
     f.counter("rankwise_placements_refused_total", "Legs that got no rank", number(view.counts.refused), pool);
@@ -252,6 +254,9 @@ std::string metrics_text(const metrics_input& in) {
         f.gauge("rankwise_rank_state", "1 for the state that the rank is in",
                 r.state == static_cast<core::rank_state>(state) ? 1 : 0, labels);
       }
+      f.gauge("rankwise_rank_ejected", "1 while the rank gets no work for errors of its engine", r.ejected ? 1 : 0,
+              rank);
+      f.gauge("rankwise_rank_share", "Factor of the rank's share of the work: slow start, errors", r.share, rank);
       f.gauge("rankwise_rank_epoch", "Incarnation of the rank", r.epoch, rank);
       f.gauge("rankwise_rank_requests", "Legs placed and not ended", r.requests, rank);
       f.gauge("rankwise_rank_tokens", "KV tokens in use, by the ledger", number(r.tokens), rank);
@@ -263,6 +268,13 @@ std::string metrics_text(const metrics_input& in) {
         f.gauge("rankwise_rank_report_age_seconds", "Age of the newest load report", r.report_age_s, rank);
     }
   }
+  f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.foreign_outputs), {{"kind", "earlier_boot"}});
+  f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.frames_of_given_up_links),
+            {{"kind", "given_up_link"}});
+  f.counter("rankwise_foreign_aborts_total", "Aborts of requests that an earlier process of this node had placed",
+            number(in.hub.foreign_aborts));
+  f.counter("rankwise_engine_peers_refused_total", "Connections from addresses that are not in allowed_peers",
+            number(in.hub.peers_refused));
   f.counter("rankwise_load_reports_absent_total", "Output batches without a load report",
             number(in.hub.reports_absent));
   f.counter("rankwise_load_reports_malformed_total", "Load reports of nonsense, dropped",

@@ -1,6 +1,11 @@
 #include "tests/unit/core/mini_node.hpp"
 
+#include "core/rank_health.hpp"
+#include "core/waiting_room.hpp"
+
 #include <gmock/gmock.h>
+
+#include <array>
 
 namespace rankwise::core {
 namespace {
@@ -49,6 +54,106 @@ TEST(pool_controller, choosing_a_rank_charges_it) {
   EXPECT_EQ(p.dp_size, 2u);
   EXPECT_EQ(c.figures(p.rank.rank, at_ms(10)).placed_tokens, 100u);
   EXPECT_EQ(refused(c, order_of(1, make_request("a"))).reason, failure::duplicate_rid);
+}
+
+TEST(rank_health, every_mask_of_eight_ranks_leaves_enough_of_them_and_blames_no_majority) {
+  for (const double share_max : {0.0, 0.25, 0.5, 1.0}) {
+    for (unsigned mask = 0; mask < 256; ++mask) {
+      std::vector<bool> unhealthy(8);
+      for (std::size_t i = 0; i < 8; ++i)
+        unhealthy[i] = (mask >> i & 1) != 0;
+      const auto bad = static_cast<std::size_t>(__builtin_popcount(mask));
+      const auto result = eligible(unhealthy, share_max);
+      const auto left = static_cast<std::size_t>(std::count(result.begin(), result.end(), true));
+      EXPECT_GE(left, 1u);
+      EXPECT_LE(8 - left, static_cast<std::size_t>(8 * share_max)) << mask;
+      const bool judged = bad <= static_cast<std::size_t>(8 * share_max) && bad < 8;
+      for (std::size_t i = 0; i < 8; ++i)
+        EXPECT_EQ(result[i], !judged || !unhealthy[i]) << mask << " rank " << i;
+    }
+  }
+}
+
+TEST(rank_health, a_rank_that_fails_everything_is_ejected_ever_longer_and_forgiven_when_it_serves) {
+  const health_options o;
+  rank_health h;
+  timestamp now = at_ms(0);
+  double last = 0;
+  for (int round = 0; round < 5; ++round) {
+    for (std::uint32_t i = 0; i < o.errors_min; ++i) {
+      EXPECT_FALSE(h.unhealthy(now));
+      h.on_ended(0, 1, now, o);
+    }
+    const auto begun = now;
+    while (h.unhealthy(now))
+      now += std::chrono::milliseconds{100};
+    EXPECT_GT(to_seconds(now - begun), last);
+    last = to_seconds(now - begun);
+  }
+  h.on_ended(1, 0, now, o);
+  for (std::uint32_t i = 0; i < 2 * o.errors_min; ++i)
+    h.on_ended(0, 1, now, o);
+  const auto begun = now;
+  while (h.unhealthy(now))
+    now += std::chrono::milliseconds{100};
+  EXPECT_LE(to_seconds(now - begun), 5.2);
+}
+
+TEST(rank_health, few_errors_among_many_requests_eject_nobody_and_cost_little) {
+  const health_options o;
+  rank_health h;
+  for (int i = 0; i < 1000; ++i)
+    h.on_ended(i % 10 == 0 ? 0 : 1, i % 10 == 0 ? 1 : 0, at_ms(i), o);
+  EXPECT_FALSE(h.unhealthy(at_ms(1000)));
+  EXPECT_NEAR(h.share(), 0.9, 0.02);
+}
+
+TEST(pool_controller, a_rank_that_fails_every_request_at_once_loses_its_share) {
+  auto c = make_controller(4);
+  std::array<int, 4> got{};
+  request_handle handle = 0;
+  std::vector<std::pair<request_handle, timestamp>> running;
+  for (int ms = 0; ms < 4000; ms += 10) {
+    const auto p = placed(c, order_of(++handle, make_request("r", 100, 50)), at_ms(ms));
+    ++got[p.rank.rank];
+    batch_progress done;
+    done.rank = p.rank;
+    done.epoch = p.epoch;
+    if (p.rank.rank == 2) { // fails at once, so it is always the emptiest
+      done.ended = {p.handle};
+      done.errors = 1;
+      c.progress(done, at_ms(ms));
+    } else {
+      running.emplace_back(p.handle, at_ms(ms + 200));
+    }
+    while (!running.empty() && running.front().second <= at_ms(ms)) {
+      c.end(running.front().first, at_ms(ms));
+      running.erase(running.begin());
+    }
+  }
+  EXPECT_LE(got[2], 8) << "400 requests, and 5 are enough to know";
+  for (const int rank : {0, 1, 3})
+    EXPECT_GT(got[static_cast<std::size_t>(rank)], 100);
+}
+
+TEST(waiting_room, is_first_come_first_served_bounded_and_patient_for_so_long) {
+  waiting_room room{2, std::chrono::seconds{1}};
+  auto a = order_of(1, make_request("a"));
+  auto b = order_of(2, make_request("b"));
+  auto c = order_of(3, make_request("c"));
+  EXPECT_TRUE(room.enter(a, at_ms(0)));
+  EXPECT_TRUE(room.enter(b, at_ms(500)));
+  EXPECT_FALSE(room.enter(c, at_ms(600)));
+  EXPECT_EQ(c.request->rid, "c") << "untouched";
+  EXPECT_EQ(room.next()->handle, 1u);
+  EXPECT_TRUE(room.expired(at_ms(999)).empty());
+  ASSERT_EQ(room.expired(at_ms(1000)).size(), 1u);
+  EXPECT_EQ(room.next()->handle, 2u);
+  EXPECT_TRUE(room.enter(c, at_ms(1000)));
+  EXPECT_TRUE(room.leave(2));
+  EXPECT_FALSE(room.leave(2));
+  EXPECT_EQ(room.take().handle, 3u);
+  EXPECT_EQ(room.next(), nullptr);
 }
 
 TEST(pool_controller, the_cap_on_requests_refuses_with_its_name) {

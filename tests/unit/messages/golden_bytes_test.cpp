@@ -97,7 +97,7 @@ core::request_counts some_counts() {
 }
 
 pool_view a_pool_view() {
-  pool_view v{1, "decode", "decode", "headroom", 8, 7, 8, 55, {}, {}};
+  pool_view v{1, "decode", "decode", "headroom", 8, 7, 8, 55, 4, {}, {}};
   v.counts.placed = 5;
   v.counts.reports[4] = 6;
   core::rank_row row;
@@ -108,6 +108,8 @@ pool_view a_pool_view() {
   row.reported = true;
   row.report_age_s = 0.25;
   row.reported_kv_used = 99;
+  row.share = 0.5;
+  row.ejected = true;
   v.ranks.push_back(row);
   return v;
 }
@@ -228,7 +230,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   orders.commits = {{4, {"host", 1, 2}}};
   orders.aborts_until = 5;
   check("pool_orders", orders);
-  check("batch_progress", core::batch_progress{{1, 2}, 3, {4}, {5}, 6});
+  check("batch_progress", core::batch_progress{{1, 2}, 3, {4}, {5}, 1, 6});
   check("load_update", load_update{{a_report()}});
   core::rank_announcement announced;
   announced.rank = {1, 2};
