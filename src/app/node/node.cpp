@@ -317,6 +317,7 @@ class node::impl {
     c.seed = std::random_device{}();
     c.on_fatal = [this](std::string reason) { give_up(std::move(reason)); };
     const auto handle = system_.spawn(supervisor, std::move(c));
+    directory_->set(handle); // before it runs: ranks are restored next
     handle->attach_functor([this](const caf::error& reason) {
       if (reason != caf::exit_reason::user_shutdown)
         give_up("the supervisor crashed: " + system_.render(reason));
