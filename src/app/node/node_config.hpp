@@ -37,7 +37,7 @@ struct node_config {
   std::uint32_t forwarder_restarts_max = 5;
   double park_retry_s = 30;
 
-  std::uint32_t heartbeat_interval_ms = 200;
+  std::uint32_t heartbeat_interval_ms = 100;
   std::uint32_t heartbeat_timeout_ms = 500;
   std::uint32_t send_queue_requests_max = 4096;
   std::uint64_t send_queue_bytes_max = 1ull << 30;

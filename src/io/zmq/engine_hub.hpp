@@ -38,7 +38,7 @@ struct rank_record {
 struct engine_hub_options {
   std::vector<hub_pool_options> pools;
   std::string ipc_folder; ///< of the pools with data_over_ipc; at most 60 bytes, sockaddr_un ends at 107
-  int heartbeat_interval_ms = 200;
+  int heartbeat_interval_ms = 100;
   int heartbeat_timeout_ms = 500;                  ///< a frozen process or a cut link is known within this
   std::uint32_t send_queue_requests_max = 4096;    ///< per rank
   std::uint64_t send_queue_bytes_max = 1ull << 30; ///< per rank
