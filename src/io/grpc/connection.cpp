@@ -2,11 +2,8 @@
 
 #include "io/grpc/protocol.hpp"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <stdexcept>
 
@@ -350,8 +347,8 @@ struct connection::callbacks {
 // ---------------------------------------------------------------------------------------------
 
 connection::connection(io_context& context, unique_fd socket, std::string peer)
-    : context_(context), socket_(std::move(socket)), peer_(std::move(peer)), opened_(context.now),
-      last_read_(context.now), last_write_(context.now) {
+    : context_(context), transport_(std::move(socket), context.tls ? &*context.tls : nullptr), peer_(std::move(peer)),
+      opened_(context.now), last_read_(context.now), last_write_(context.now), handshaking_(transport_.encrypted()) {
   nghttp2_option* option = nullptr;
   if (nghttp2_option_new(&option) != 0) {
     throw std::bad_alloc{};
@@ -421,26 +418,51 @@ bool connection::feed(const std::uint8_t* data, std::size_t size) {
   return true;
 }
 
+/// False: it failed, or the client does not speak HTTP/2.
+bool connection::step_handshake() {
+  if (context_.handshake_steps_left == 0) {
+    return true; // the socket stays ready, so the next round goes on here
+  }
+  --context_.handshake_steps_left;
+  mark_dirty(); // so that what the socket is watched for is looked at again
+  switch (transport_.handshake()) {
+  case handshake_state::wants_readable:
+    blocked_ = false;
+    return true;
+  case handshake_state::wants_writable:
+    blocked_ = true;
+    return true;
+  case handshake_state::done:
+    blocked_ = false;
+    handshaking_ = false;
+    opened_ = last_read_ = last_write_ = context_.now;
+    context_.counters.tls_handshakes.add();
+    return true;
+  case handshake_state::failed:
+    break;
+  }
+  context_.counters.tls_handshakes_failed.add();
+  return false;
+}
+
 bool connection::on_readable() {
   static thread_local std::array<std::uint8_t, read_chunk_bytes> chunk;
+  if (handshaking_) {
+    return step_handshake();
+  }
   for (int i = 0; i < reads_per_round_max; ++i) {
-    const auto got = ::recv(socket_.get(), chunk.data(), chunk.size(), 0);
-    if (got == 0) {
-      return false;
-    }
-    if (got < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
-      return errno == EAGAIN || errno == EWOULDBLOCK;
+    const auto got = transport_.receive(chunk.data(), chunk.size());
+    if (got.state != transfer_state::moved) {
+      return got.state == transfer_state::blocked;
     }
     last_read_ = context_.now;
-    context_.counters.bytes_read.add(static_cast<std::uint64_t>(got));
+    context_.counters.bytes_read.add(got.bytes);
     mark_dirty();
-    if (!feed(chunk.data(), static_cast<std::size_t>(got))) {
+    if (!feed(chunk.data(), got.bytes)) {
       return false;
     }
-    if (static_cast<std::size_t>(got) < chunk.size()) {
+    // A TLS read is one record at most, so a short one does not tell that the socket is empty.
+    if (got.bytes < chunk.size() && !transport_.encrypted()) {
       break;
     }
   }
@@ -448,6 +470,9 @@ bool connection::on_readable() {
 }
 
 bool connection::on_writable() {
+  if (handshaking_) {
+    return step_handshake();
+  }
   blocked_ = false;
   mark_dirty();
   return true;
@@ -456,20 +481,17 @@ bool connection::on_writable() {
 // False: the socket is broken. Otherwise `out_` is empty or `blocked_` is set.
 bool connection::write_out() {
   while (out_offset_ < out_.size()) {
-    const auto sent = ::send(socket_.get(), out_.data() + out_offset_, out_.size() - out_offset_, MSG_NOSIGNAL);
-    if (sent < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
-      if (errno != EAGAIN && errno != EWOULDBLOCK) {
-        return false;
-      }
+    const auto sent = transport_.send(std::string_view{out_}.substr(out_offset_));
+    if (sent.state == transfer_state::ended) {
+      return false;
+    }
+    if (sent.state == transfer_state::blocked) {
       blocked_ = true;
       return true;
     }
-    out_offset_ += static_cast<std::size_t>(sent);
+    out_offset_ += sent.bytes;
     last_write_ = context_.now;
-    context_.counters.bytes_written.add(static_cast<std::uint64_t>(sent));
+    context_.counters.bytes_written.add(sent.bytes);
     context_.counters.writes.add();
   }
   out_.clear();
@@ -481,7 +503,7 @@ bool connection::write_out() {
 }
 
 bool connection::flush() {
-  if (blocked_) {
+  if (blocked_ || handshaking_) {
     return true; // streams stay in the list, and what they have to say grows meanwhile
   }
   if (!out_.empty()) {
@@ -984,6 +1006,13 @@ void connection::end_stalled_streams() {
 bool connection::on_tick() {
   const auto& limits = context_.options;
   const auto now = context_.now;
+  if (handshaking_) {
+    if (now - opened_ <= limits.tls_handshake_max) {
+      return true;
+    }
+    context_.counters.tls_handshakes_failed.add();
+    return false;
+  }
   if (!settings_seen_ && now - opened_ > limits.preface_max) {
     close_reason_ = cancel_reason::protocol_error;
     return false;

@@ -2,7 +2,7 @@
 
 #include "io/grpc/io_context.hpp"
 #include "io/grpc/message_reader.hpp"
-#include "io/grpc/unique_fd.hpp"
+#include "io/grpc/transport.hpp"
 
 #include <nghttp2/nghttp2.h>
 
@@ -77,7 +77,7 @@ class connection {
   connection& operator=(const connection&) = delete;
   ~connection();
 
-  [[nodiscard]] int fd() const noexcept { return socket_.get(); }
+  [[nodiscard]] int fd() const noexcept { return transport_.fd(); }
   [[nodiscard]] std::string_view peer() const noexcept { return peer_; }
   [[nodiscard]] std::size_t open_calls() const noexcept { return streams_.size(); }
   [[nodiscard]] bool wants_writable() const noexcept { return blocked_; }
@@ -129,11 +129,12 @@ class connection {
   void release_held_bytes(stream& s) noexcept;
   void end_stalled_streams();
   void close_stream(std::int32_t http2_id, std::uint32_t http2_error) noexcept;
+  [[nodiscard]] bool step_handshake();
   [[nodiscard]] bool write_out();
   [[nodiscard]] bool feed(const std::uint8_t* data, std::size_t size);
 
   io_context& context_;
-  unique_fd socket_;
+  transport transport_;
   std::string peer_;
   nghttp2_session* session_ = nullptr;
   std::unordered_map<std::int32_t, std::unique_ptr<stream>> streams_;
@@ -142,13 +143,14 @@ class connection {
   std::string out_;
   std::size_t out_offset_ = 0;
   std::size_t unfinished_requests_ = 0;
-  steady_time opened_;
+  steady_time opened_; ///< Or when its TLS handshake was done.
   steady_time last_read_;
   steady_time last_write_;
   steady_time ping_sent_{};
   cancel_reason close_reason_ = cancel_reason::connection_closed;
   bool blocked_ = false; ///< The socket took less than we had; wait for it to be writable.
   bool dirty_ = false;
+  bool handshaking_ = false; ///< TLS only: no byte of HTTP/2 goes either way yet.
   bool settings_seen_ = false;
   bool ping_open_ = false;
   bool draining_ = false;

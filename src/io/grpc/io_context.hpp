@@ -2,8 +2,10 @@
 
 #include "io/grpc/counter.hpp"
 #include "io/grpc/server.hpp"
+#include "io/grpc/transport.hpp"
 
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -21,6 +23,7 @@ struct live_counters {
   counter connections_accepted, connections_refused, connections_now;
   counter calls_started, calls_refused, calls_cancelled, calls_now;
   counter bytes_read, bytes_written, messages_read, messages_written, writes;
+  counter tls_handshakes, tls_handshakes_failed;
   counter resets_received, protocol_errors, handler_exceptions, wakes;
 };
 
@@ -69,12 +72,14 @@ struct io_context {
   explicit io_context(server_options o) : options(std::move(o)) {}
 
   const server_options options;
+  std::optional<tls_context> tls; ///< nullopt = plaintext.
   std::unordered_map<std::string, any_method, string_hash, std::equal_to<>> methods;
   live_counters counters;
   call_table calls;
   std::multimap<steady_time, call_id> deadlines;
   std::vector<connection*> dirty;           ///< Connections to flush at the end of the round.
   std::size_t unfinished_request_bytes = 0; ///< Held by calls whose request is not complete.
+  std::size_t handshake_steps_left = 0;     ///< Of this round, so that handshakes do not hold up the streams.
   std::string scratch;                      ///< The message being pulled.
   steady_time now{};                        ///< Of this round.
 };

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
+#include <csignal>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -21,6 +22,7 @@ namespace {
 
 constexpr int events_per_round_max = 256;
 constexpr int accepts_per_round_max = 64;
+constexpr std::size_t handshake_steps_per_round_max = 4; // one with an RSA key costs about a millisecond
 constexpr std::size_t scratch_kept_bytes = 1 << 20;
 constexpr std::chrono::seconds tick_interval{1};
 constexpr std::chrono::seconds idle_tick_interval{10};
@@ -37,7 +39,8 @@ class server::impl {
     constexpr std::chrono::milliseconds tick_min{10};
     const auto& limits = context.options;
     busy_tick_ = std::clamp<std::chrono::milliseconds>(
-        std::min({limits.preface_max, limits.request_stall_max, limits.write_stall_max}) / 4, tick_min, tick_interval);
+        std::min({limits.tls_handshake_max, limits.preface_max, limits.request_stall_max, limits.write_stall_max}) / 4,
+        tick_min, tick_interval);
     idle_tick_ = std::clamp<std::chrono::milliseconds>(
         std::min(limits.keepalive_interval, limits.keepalive_timeout) / 4, tick_min, idle_tick_interval);
   }
@@ -102,6 +105,13 @@ class server::impl {
 };
 
 tl::expected<void, std::string> server::impl::start() {
+  if (context.options.tls.wanted()) {
+    auto loaded = tls_context::load(context.options.tls);
+    if (!loaded) {
+      return tl::unexpected("TLS " + std::string{loaded.error().option} + ": " + loaded.error().what);
+    }
+    context.tls = std::move(*loaded);
+  }
   auto bound = listen_on(context.options.listen);
   if (!bound) {
     return tl::unexpected(bound.error());
@@ -131,12 +141,18 @@ tl::expected<void, std::string> server::impl::start() {
 }
 
 void server::impl::run() {
+  // OpenSSL writes to sockets without MSG_NOSIGNAL.
+  sigset_t broken_pipe;
+  ::sigemptyset(&broken_pipe);
+  ::sigaddset(&broken_pipe, SIGPIPE);
+  ::pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   context.now = std::chrono::steady_clock::now();
   next_tick_ = context.now + tick_interval;
   std::array<epoll_event, events_per_round_max> events;
   while (!stop_wanted_.load(std::memory_order_acquire) && phase_ != phase::stopped) {
     const int count = ::epoll_wait(epoll_.get(), events.data(), events_per_round_max, wait_ms());
     context.now = std::chrono::steady_clock::now();
+    context.handshake_steps_left = handshake_steps_per_round_max;
     for (int i = 0; i < count; ++i) {
       const int fd = events[static_cast<std::size_t>(i)].data.fd;
       if (fd == event_.get()) {
@@ -494,10 +510,24 @@ std::uint16_t server::port() const noexcept {
 
 server_counters server::counters() const noexcept {
   const auto& c = impl_->context.counters;
-  return {c.connections_accepted.get(), c.connections_refused.get(), c.connections_now.get(),    c.calls_started.get(),
-          c.calls_refused.get(),        c.calls_cancelled.get(),     c.calls_now.get(),          c.bytes_read.get(),
-          c.bytes_written.get(),        c.messages_read.get(),       c.messages_written.get(),   c.writes.get(),
-          c.resets_received.get(),      c.protocol_errors.get(),     c.handler_exceptions.get(), c.wakes.get()};
+  return {c.connections_accepted.get(),
+          c.connections_refused.get(),
+          c.connections_now.get(),
+          c.calls_started.get(),
+          c.calls_refused.get(),
+          c.calls_cancelled.get(),
+          c.calls_now.get(),
+          c.bytes_read.get(),
+          c.bytes_written.get(),
+          c.messages_read.get(),
+          c.messages_written.get(),
+          c.writes.get(),
+          c.tls_handshakes.get(),
+          c.tls_handshakes_failed.get(),
+          c.resets_received.get(),
+          c.protocol_errors.get(),
+          c.handler_exceptions.get(),
+          c.wakes.get()};
 }
 
 void server::wake() noexcept {

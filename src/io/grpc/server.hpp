@@ -2,6 +2,7 @@
 
 #include "io/grpc/call.hpp"
 #include "io/grpc/status.hpp"
+#include "io/grpc/tls_options.hpp"
 
 #include <tl/expected.hpp>
 
@@ -19,6 +20,7 @@ namespace rankwise::io::grpc {
 
 struct server_options {
   std::string listen = "127.0.0.1:0"; ///< "host:port" or "[ipv6]:port"; port 0 = any free one.
+  tls_options tls;
 
   std::size_t connections_max = 10'000;
   std::uint32_t streams_per_connection_max = 8'192;       ///< Announced as SETTINGS_MAX_CONCURRENT_STREAMS.
@@ -35,7 +37,8 @@ struct server_options {
   std::uint64_t stream_resets_burst_max = 20'000;
   std::uint64_t stream_resets_per_s_max = 5'000;
 
-  std::chrono::milliseconds preface_max{10'000};       ///< From accept to the client's preface and SETTINGS.
+  std::chrono::milliseconds tls_handshake_max{10'000}; ///< From accept to the end of the handshake.
+  std::chrono::milliseconds preface_max{10'000};       ///< From then to the client's preface and SETTINGS.
   std::chrono::milliseconds request_stall_max{60'000}; ///< Without a byte of a request that is not complete.
   std::chrono::milliseconds write_stall_max{
       30'000}; ///< Without a connection, or a stream, taking a byte of what waits for it.
@@ -52,12 +55,14 @@ struct server_counters {
   std::uint64_t calls_refused =
       0; ///< Ended by the server before a method saw them (unknown path, bad framing, limits).
   std::uint64_t calls_cancelled = 0;
-  std::uint64_t calls_now = 0; ///< Streams open, with or without a complete request.
-  std::uint64_t bytes_read = 0;
+  std::uint64_t calls_now = 0;  ///< Streams open, with or without a complete request.
+  std::uint64_t bytes_read = 0; ///< Of HTTP/2, without what TLS adds.
   std::uint64_t bytes_written = 0;
   std::uint64_t messages_read = 0;
   std::uint64_t messages_written = 0;
   std::uint64_t writes = 0; ///< send() calls that took bytes.
+  std::uint64_t tls_handshakes = 0;
+  std::uint64_t tls_handshakes_failed = 0; ///< Bad certificate, no h2 by ALPN, no TLS at all, or over the time limit.
   std::uint64_t resets_received = 0;
   std::uint64_t protocol_errors = 0; ///< Connections ended by, or frames rejected for, a breach of HTTP/2.
   std::uint64_t handler_exceptions = 0;
@@ -88,7 +93,7 @@ class server {
   /// Runs on the I/O thread after each wake(); before start() only. A throw is counted and swallowed.
   void on_wake(std::function<void()> callback);
 
-  /// Binds and starts the I/O thread. Error: text with the address and the reason.
+  /// Reads the TLS files, binds and starts the I/O thread. Error: text with the file or address and the reason.
   [[nodiscard]] tl::expected<void, std::string> start();
 
   [[nodiscard]] std::uint16_t port() const noexcept;       ///< 0 before start().
