@@ -54,6 +54,19 @@ TEST(config, a_value_out_of_range_names_the_range) {
   EXPECT_THAT(parsed.error(), Contains(HasSubstr("0 is not within 10 and 60000")));
 }
 
+TEST(config, tls_files_that_do_not_fit_are_refused_by_their_key) {
+  const auto error_of = [](const std::string& lines) {
+    const auto parsed = app::parse_config("[front]\n" + lines, "f.toml");
+    return parsed ? std::string{"accepted"} : parsed.error().front();
+  };
+  EXPECT_THAT(error_of("tls_certificate = \"/nowhere.pem\"\ntls_key = \"/nowhere.key\"\n"),
+              HasSubstr("front.tls_certificate: \"/nowhere.pem\" cannot be read"));
+  EXPECT_THAT(error_of("tls_key = \"/nowhere.key\"\n"), HasSubstr("front.tls_key: needs a certificate"));
+  EXPECT_THAT(error_of("tls_certificate = \"/nowhere.pem\"\n"), HasSubstr("front.tls_certificate: needs a key"));
+  EXPECT_THAT(error_of("tls_client_ca = \"/nowhere.pem\"\n"), HasSubstr("front.tls_client_ca: needs a certificate"));
+  EXPECT_EQ(error_of("tls_certificate = \"\"\n"), "accepted");
+}
+
 TEST(config, pools_that_do_not_go_together_are_refused) {
   const auto parsed = app::parse_config("[[pool]]\nrole = \"unified\"\n[[pool]]\nrole = \"decode\"\n", "f.toml");
   ASSERT_FALSE(parsed);

@@ -232,6 +232,8 @@ config_errors check_config(const node_config& config) {
     complain("node.grpc", config.grpc, "is not host:port");
   if (!is_address(config.admin))
     complain("node.admin", config.admin, "is not host:port");
+  if (const auto tls = io::grpc::check_tls(config.front.server.tls); !tls)
+    errors.push_back("front.tls_" + std::string{tls.error().option} + ": " + tls.error().what);
   if (config.state_dir.size() > state_dir_bytes_max)
     complain("node.state_dir", config.state_dir,
              "is longer than 60 bytes, the most that leaves room for a socket's name");
@@ -353,6 +355,9 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.integer("message_bytes_max", config.front.server.message_bytes_max, 1024, 1 << 30);
     r.integer("samples_max", config.front.samples_max, 1, 1024);
     r.integer("tokens_unsent_max", config.front.tokens_unsent_max, 1, 1 << 30);
+    r.text("tls_certificate", config.front.server.tls.certificate);
+    r.text("tls_key", config.front.server.tls.key);
+    r.text("tls_client_ca", config.front.server.tls.client_ca);
     r.finish();
   }
   {

@@ -308,6 +308,15 @@ std::string metrics_text(const metrics_input& in) {
   f.counter("rankwise_front_slow_clients_total", "Streams ended because the client did not read",
             number(in.front.slow_clients));
   f.counter("rankwise_front_protocol_errors_total", "Breaches of HTTP/2", number(in.front.server.protocol_errors));
+  for (std::size_t i = 0; i < io::grpc::flood_kind_count; ++i)
+    f.counter("rankwise_front_floods_total", "Connections ended because the client flooded them",
+              number(in.front.server.floods[i]),
+              {{"kind", std::string{to_string(static_cast<io::grpc::flood_kind>(i))}}});
+  f.counter("rankwise_front_tls_handshakes_total", "TLS handshakes that were completed",
+            number(in.front.server.tls_handshakes));
+  f.counter("rankwise_front_tls_handshakes_failed_total",
+            "TLS handshakes refused or not completed in time: no or a wrong certificate, no h2 by ALPN, no TLS",
+            number(in.front.server.tls_handshakes_failed));
   return f.text();
 }
 

@@ -184,6 +184,10 @@ struct connection::callbacks {
     }
   }
 
+  static int begin_frame(nghttp2_session*, const nghttp2_frame_hd* frame, void* user) {
+    return guarded([&] { of(user).count_frame(*frame); });
+  }
+
   static int begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
     if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST) {
       return 0;
@@ -198,6 +202,7 @@ struct connection::callbacks {
       s->last_progress_ = self.context_.now;
       self.context_.counters.calls_now.add();
       ++self.unfinished_requests_;
+      self.guard_.stream_opened();
       nghttp2_session_set_stream_user_data(session, http2_id, s);
     });
   }
@@ -251,6 +256,9 @@ struct connection::callbacks {
         return;
       case NGHTTP2_HEADERS:
       case NGHTTP2_DATA: {
+        if (frame->hd.type == NGHTTP2_DATA && frame->hd.length > 0 && frame->data.padlen == frame->hd.length) {
+          self.took(flood_kind::empty_data); // nothing but padding
+        }
         auto* s = find(session, frame->hd.stream_id);
         if (s == nullptr) {
           return;
@@ -280,8 +288,10 @@ struct connection::callbacks {
   }
 
   static int on_invalid_frame(nghttp2_session*, const nghttp2_frame*, int, void* user) {
-    of(user).context_.counters.protocol_errors.add();
-    return 0;
+    return guarded([&] {
+      of(user).context_.counters.protocol_errors.add();
+      of(user).took(flood_kind::resets);
+    });
   }
 
   static int on_close(nghttp2_session*, std::int32_t http2_id, std::uint32_t error, void* user) {
@@ -291,6 +301,9 @@ struct connection::callbacks {
 
   // An answer before the whole request: the client is told to stop sending, as RFC 9113 section 8.1 wants it.
   static int on_frame_sent(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
+    if (frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA) {
+      of(user).guard_.sent_to_client();
+    }
     if (frame->hd.type != NGHTTP2_HEADERS || (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) {
       return 0;
     }
@@ -329,6 +342,7 @@ struct connection::callbacks {
       if (nghttp2_session_callbacks_new(&t) != 0) {
         throw std::bad_alloc{};
       }
+      nghttp2_session_callbacks_set_on_begin_frame_callback(t, &begin_frame);
       nghttp2_session_callbacks_set_on_begin_headers_callback(t, &begin_headers);
       nghttp2_session_callbacks_set_on_header_callback(t, &on_header);
       nghttp2_session_callbacks_set_on_frame_recv_callback(t, &on_frame);
@@ -347,15 +361,18 @@ struct connection::callbacks {
 // ---------------------------------------------------------------------------------------------
 
 connection::connection(io_context& context, unique_fd socket, std::string peer)
-    : context_(context), transport_(std::move(socket), context.tls ? &*context.tls : nullptr), peer_(std::move(peer)),
-      opened_(context.now), last_read_(context.now), last_write_(context.now), handshaking_(transport_.encrypted()) {
+    : context_(context), transport_(std::move(socket), context.tls ? &*context.tls : nullptr),
+      guard_(context.options.floods, context.now), peer_(std::move(peer)), opened_(context.now),
+      last_read_(context.now), last_write_(context.now), handshaking_(transport_.encrypted()) {
   nghttp2_option* option = nullptr;
   if (nghttp2_option_new(&option) != 0) {
     throw std::bad_alloc{};
   }
   const auto& limits = context_.options;
   nghttp2_option_set_no_closed_streams(option, 1);
-  nghttp2_option_set_stream_reset_rate_limit(option, limits.stream_resets_burst_max, limits.stream_resets_per_s_max);
+  // flood_guard counts resets too; nghttp2's own limit would end the connection as INTERNAL_ERROR.
+  constexpr std::uint64_t no_limit = std::uint64_t{1} << 40;
+  nghttp2_option_set_stream_reset_rate_limit(option, no_limit, no_limit);
   const int made = nghttp2_session_server_new2(&session_, callbacks::table(), this, option);
   nghttp2_option_del(option);
   if (made != 0) {
@@ -415,6 +432,9 @@ bool connection::feed(const std::uint8_t* data, std::size_t size) {
     close_reason_ = cancel_reason::protocol_error;
     return false;
   }
+  if (blocked_ && nghttp2_session_get_outbound_queue_size(session_) > context_.options.floods.unread_frames_max) {
+    end_for_flood(flood_kind::unread);
+  }
   return true;
 }
 
@@ -449,6 +469,9 @@ bool connection::on_readable() {
   static thread_local std::array<std::uint8_t, read_chunk_bytes> chunk;
   if (handshaking_) {
     return step_handshake();
+  }
+  if (flooded_) {
+    return false; // and it does not even take the GOAWAY
   }
   for (int i = 0; i < reads_per_round_max; ++i) {
     const auto got = transport_.receive(chunk.data(), chunk.size());
@@ -544,6 +567,62 @@ bool connection::flush() {
     }
   }
   return blocked_ || nghttp2_session_want_read(session_) != 0 || nghttp2_session_want_write(session_) != 0;
+}
+
+// --- floods
+// ----------------------------------------------------------------------------------------------------------
+
+void connection::count_frame(const nghttp2_frame_hd& frame) {
+  switch (frame.type) {
+  case NGHTTP2_DATA:
+    if (frame.length == 0 && (frame.flags & NGHTTP2_FLAG_END_STREAM) == 0) {
+      took(flood_kind::empty_data);
+    }
+    return;
+  case NGHTTP2_HEADERS:
+  case NGHTTP2_CONTINUATION: // nghttp2 takes a few of them for one block
+    return;
+  case NGHTTP2_PRIORITY:
+    took(flood_kind::priorities);
+    return;
+  case NGHTTP2_RST_STREAM:
+    took(flood_kind::resets);
+    return;
+  case NGHTTP2_WINDOW_UPDATE:
+    took(flood_kind::window_updates);
+    return;
+  case NGHTTP2_PING:
+    if ((frame.flags & NGHTTP2_FLAG_ACK) == 0) {
+      if (!guard_.took_ping(context_.now)) {
+        end_for_flood(flood_kind::pings);
+      }
+      return;
+    }
+    break;
+  default:
+    break;
+  }
+  took(flood_kind::control);
+}
+
+void connection::took(flood_kind kind) {
+  if (!guard_.took_frame(kind, context_.now)) {
+    end_for_flood(kind);
+  }
+}
+
+void connection::end_for_flood(flood_kind kind) {
+  if (std::exchange(flooded_, true)) {
+    return;
+  }
+  context_.counters.floods[static_cast<std::size_t>(kind)].add();
+  close_reason_ = cancel_reason::protocol_error;
+  // The first GOAWAY carries the name, the second makes nghttp2 ignore what still comes.
+  const auto name = to_string(kind);
+  nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session_),
+                        NGHTTP2_ENHANCE_YOUR_CALM, bytes_of(name), name.size());
+  nghttp2_session_terminate_session(session_, NGHTTP2_ENHANCE_YOUR_CALM);
+  mark_dirty();
 }
 
 // --- requests

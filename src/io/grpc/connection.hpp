@@ -1,5 +1,6 @@
 #pragma once
 
+#include "io/grpc/flood_guard.hpp"
 #include "io/grpc/io_context.hpp"
 #include "io/grpc/message_reader.hpp"
 #include "io/grpc/transport.hpp"
@@ -111,6 +112,9 @@ class connection {
  private:
   struct callbacks;
 
+  void count_frame(const nghttp2_frame_hd& frame);
+  void took(flood_kind kind);
+  void end_for_flood(flood_kind kind);
   void on_headers_complete(stream& s);
   void on_request_bytes(stream& s, std::string_view bytes);
   void on_end_stream(stream& s);
@@ -135,6 +139,7 @@ class connection {
 
   io_context& context_;
   transport transport_;
+  flood_guard guard_;
   std::string peer_;
   nghttp2_session* session_ = nullptr;
   std::unordered_map<std::int32_t, std::unique_ptr<stream>> streams_;
@@ -155,6 +160,7 @@ class connection {
   bool ping_open_ = false;
   bool draining_ = false;
   bool goaway_final_ = false;
+  bool flooded_ = false; ///< The client went beyond a flood limit: only the GOAWAY is still sent.
 };
 
 } // namespace rankwise::io::grpc

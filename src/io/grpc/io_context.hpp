@@ -4,6 +4,7 @@
 #include "io/grpc/server.hpp"
 #include "io/grpc/transport.hpp"
 
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@ struct live_counters {
   counter calls_started, calls_refused, calls_cancelled, calls_now;
   counter bytes_read, bytes_written, messages_read, messages_written, writes;
   counter tls_handshakes, tls_handshakes_failed;
+  std::array<counter, flood_kind_count> floods;
   counter resets_received, protocol_errors, handler_exceptions, wakes;
 };
 

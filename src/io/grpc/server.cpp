@@ -510,24 +510,29 @@ std::uint16_t server::port() const noexcept {
 
 server_counters server::counters() const noexcept {
   const auto& c = impl_->context.counters;
-  return {c.connections_accepted.get(),
-          c.connections_refused.get(),
-          c.connections_now.get(),
-          c.calls_started.get(),
-          c.calls_refused.get(),
-          c.calls_cancelled.get(),
-          c.calls_now.get(),
-          c.bytes_read.get(),
-          c.bytes_written.get(),
-          c.messages_read.get(),
-          c.messages_written.get(),
-          c.writes.get(),
-          c.tls_handshakes.get(),
-          c.tls_handshakes_failed.get(),
-          c.resets_received.get(),
-          c.protocol_errors.get(),
-          c.handler_exceptions.get(),
-          c.wakes.get()};
+  server_counters out{c.connections_accepted.get(),
+                      c.connections_refused.get(),
+                      c.connections_now.get(),
+                      c.calls_started.get(),
+                      c.calls_refused.get(),
+                      c.calls_cancelled.get(),
+                      c.calls_now.get(),
+                      c.bytes_read.get(),
+                      c.bytes_written.get(),
+                      c.messages_read.get(),
+                      c.messages_written.get(),
+                      c.writes.get(),
+                      c.tls_handshakes.get(),
+                      c.tls_handshakes_failed.get(),
+                      c.resets_received.get(),
+                      c.protocol_errors.get(),
+                      c.handler_exceptions.get(),
+                      c.wakes.get(),
+                      {}};
+  for (std::size_t i = 0; i < flood_kind_count; ++i) {
+    out.floods[i] = c.floods[i].get();
+  }
+  return out;
 }
 
 void server::wake() noexcept {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include "io/grpc/call.hpp"
+#include "io/grpc/flood_guard.hpp"
 #include "io/grpc/status.hpp"
 #include "io/grpc/tls_options.hpp"
 
 #include <tl/expected.hpp>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +35,7 @@ struct server_options {
   std::size_t write_buffer_bytes_max = std::size_t{256}
                                        << 10; ///< Bytes taken from streams for one write of a connection.
 
-  /// RST_STREAM frames a client may send at once and per second; beyond it the connection ends (rapid reset).
-  std::uint64_t stream_resets_burst_max = 20'000;
-  std::uint64_t stream_resets_per_s_max = 5'000;
+  flood_limits floods;
 
   std::chrono::milliseconds tls_handshake_max{10'000}; ///< From accept to the end of the handshake.
   std::chrono::milliseconds preface_max{10'000};       ///< From then to the client's preface and SETTINGS.
@@ -67,6 +67,7 @@ struct server_counters {
   std::uint64_t protocol_errors = 0; ///< Connections ended by, or frames rejected for, a breach of HTTP/2.
   std::uint64_t handler_exceptions = 0;
   std::uint64_t wakes = 0;
+  std::array<std::uint64_t, flood_kind_count> floods{}; ///< Connections ended for a flood, by flood_kind.
 };
 
 /// Answers a unary call at once. `request` is valid during the call only.
