@@ -299,7 +299,8 @@ class node_simulation {
   void choose_shape() {
     pairs_ = chance(0.4);
     breaks_ = options_.seed % 8 != 0;
-    busy_time_ = 800ms + some(1500ms);
+    is_long_ = chance(0.25);
+    busy_time_ = 800ms + some(is_long_ ? core::duration{4s} : core::duration{1500ms});
     job_share_ = chance(0.5) ? 0.99 : random_.uniform(0.6, 0.99);
     for (std::uint8_t f = 0; f < fault_count; ++f)
       if ((breaks_ || f < static_cast<std::uint8_t>(first_breaking_fault)) && chance(0.5))
@@ -463,7 +464,7 @@ class node_simulation {
   // -- clients -------------------------------------------------------------------------------------------------------
 
   void plan_clients() {
-    const auto count = 10 + random_.below(40);
+    const auto count = 10 + random_.below(is_long_ ? 150 : 40);
     for (core::stream_id stream = 1; stream <= count; ++stream)
       after(some(busy_time_), [this, stream] { submit_something(stream); });
   }
@@ -519,7 +520,7 @@ class node_simulation {
       after(some(busy_time_), [this] { end_some_charge(); });
     if (faults_.empty())
       return;
-    const auto count = random_.below(25);
+    const auto count = random_.below(is_long_ ? 60 : 25);
     for (std::uint64_t i = 0; i < count; ++i)
       after(some(busy_time_), [this] { inflict(faults_[random_.below(faults_.size())]); });
   }
@@ -698,6 +699,7 @@ class node_simulation {
         ranks_->heal(rank);
       run_for(100ms);
     }
+    run_for(300ms); // a controller tells its ranks every 250 ms what is outstanding
     for (int i = 0; i < 30 && runs_for_nobody(); ++i)
       run_for(100ms);
   }
@@ -842,6 +844,7 @@ class node_simulation {
 
   bool pairs_ = false;
   bool breaks_ = true; // faults may lose links and actors
+  bool is_long_ = false;
   core::duration busy_time_{};
   double job_share_ = 1; // how often a waiting message goes before the world outside
   std::vector<fault> faults_;

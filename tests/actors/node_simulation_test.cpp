@@ -71,12 +71,14 @@ class node_simulation : public testing::Test {
 TEST_F(node_simulation, keeps_every_promise_under_every_seed) {
   const auto seeds = wanted_seeds();
   simulation_counts sum;
+  std::uint64_t hash = 0;
   for (auto seed = seeds.first; seed <= seeds.last; ++seed) {
     simulation_options options;
     options.seed = seed;
     options.trace = one_seed_is_looked_at();
     const auto result = simulate(options);
     sum += result.counts;
+    hash = hash * 31 + result.hash;
     if (result.violations.empty())
       continue;
     std::string all;
@@ -85,18 +87,19 @@ TEST_F(node_simulation, keeps_every_promise_under_every_seed) {
     ADD_FAILURE() << "seed " << seed << ":" << all << "\nagain, with every step: RANKWISE_SEED=" << seed
                   << " build/release/bin/rankwise_simulation_test --gtest_filter='*every_seed'";
   }
-  fmt::print("seeds {}-{}: {} requests ({} completed, {} failed, {} cancelled, {} refused), {} tokens, {} moved, "
+  fmt::print("seeds {}-{}, hash {:016x}: {} requests ({} completed, {} failed, {} cancelled, {} refused), {} tokens, "
+             "{} moved, "
              "{} faults, {} actor crashes, {} later epochs, {} messages; losses that decision 2 states: {} "
              "aborts with their rank actor, {} with RequestManager and a controller, {} requests until the node's "
              "limit\n",
-             seeds.first, seeds.last, sum.requests, sum.completed, sum.failed, sum.cancelled, sum.refused, sum.tokens,
-             sum.moved, sum.faults, sum.actor_crashes, sum.epochs, sum.messages, sum.lost_with_rank_actor,
+             seeds.first, seeds.last, hash, sum.requests, sum.completed, sum.failed, sum.cancelled, sum.refused,
+             sum.tokens, sum.moved, sum.faults, sum.actor_crashes, sum.epochs, sum.messages, sum.lost_with_rank_actor,
              sum.lost_with_both_actors, sum.waited_for_limit);
 }
 
 TEST_F(node_simulation, gives_the_same_history_for_the_same_seed) {
   std::uint64_t before = 0;
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     simulation_options options;
     options.seed = seed;
     const auto first = simulate(options);
