@@ -226,6 +226,17 @@ void settle(self_ptr self) {
     carry_out(self, orders);
 }
 
+/// The rank has an actor again: hands over what was kept for it.
+void send_kept_ghosts(self_ptr self, std::uint16_t rank) {
+  auto& st = self->state;
+  const auto kept = st.ghosts.find(rank);
+  if (kept == st.ghosts.end())
+    return;
+  self->send(st.ranks[rank], ghost_requests{st.epochs[rank], std::move(kept->second)});
+  st.ghosts.erase(kept);
+  acknowledge_aborts(self, 0);
+}
+
 void take_up(self_ptr self, const rank_up& m) {
   auto& st = self->state;
   const auto number = m.rank.rank.rank;
@@ -237,11 +248,7 @@ void take_up(self_ptr self, const rank_up& m) {
   const auto old_epoch = st.epochs[number];
   st.ranks[number] = handle;
   st.epochs[number] = m.rank.epoch;
-  if (const auto kept = st.ghosts.find(number); kept != st.ghosts.end()) {
-    self->send(handle, ghost_requests{old_epoch, std::move(kept->second)});
-    st.ghosts.erase(kept);
-    acknowledge_aborts(self, 0);
-  }
+  send_kept_ghosts(self, number);
   auto dropped = st.pool->rank_up(m.rank, self->clock().now());
   if (!dropped.empty()) {
     auto ghosts = forget(self, dropped);
@@ -324,6 +331,11 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         auto ghosts = forget(self, handles);
         if (m.state == core::rank_state::parked || m.state == core::rank_state::removed)
           s.ranks[m.rank.rank] = nullptr;
+        if (m.state == core::rank_state::down && s.ranks[m.rank.rank] == nullptr && !s.orphaned[m.rank.rank]) {
+          // The rank was down when this controller was started: from its actor's word alone we know that actor.
+          s.ranks[m.rank.rank] = caf::actor_cast<dp_rank_actor>(self->current_sender());
+          send_kept_ghosts(self, m.rank.rank);
+        }
         if (m.state == core::rank_state::removed)
           s.ghosts.erase(m.rank.rank); // its process is never heard again
         else

@@ -315,6 +315,8 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
         s.announced = false;
         if (s.layout && s.machine->is_linked())
           announce(self);
+        else if (s.machine->state() == core::rank_state::down)
+          withdraw(self, s.machine->epoch(), core::rank_state::down, s.last_cause);
       },
       [=](tick_atom) {
         timer t{self, self->state.stats};

@@ -473,6 +473,20 @@ TEST_F(node, what_a_lost_rank_ran_is_aborted_even_if_its_actor_crashes_meanwhile
   EXPECT_EQ(frames(frame_kind::abort), 1u);
 }
 
+TEST_F(node, what_a_rank_ran_that_went_down_without_a_controller_outlives_the_next_controller_too) {
+  start();
+  submit(1, "a");
+  output(only_add("a"), {1});
+  crash("dp_controller");
+  say(event(link_event_kind::lost, 0, 1));
+  advance(1s);
+  EXPECT_EQ(sink.outcomes[1].at(0).reason, core::failure::rank_lost);
+  crash("dp_controller");
+  advance(1s);
+  say(event(link_event_kind::reconnected, 0, 2));
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+}
+
 TEST_F(node, a_rank_without_its_actor_gets_nothing_while_another_is_ready) {
   start(2);
   crash("dp_rank", {0, 1});
