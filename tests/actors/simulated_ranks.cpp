@@ -37,6 +37,8 @@ std::string_view text_of(link_event_kind kind) {
     return "lost";
   case link_event_kind::reconnected:
     return "reconnected";
+  case link_event_kind::restored:
+    return "restored";
   }
   return "unknown";
 }
