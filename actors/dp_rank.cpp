@@ -80,8 +80,8 @@ void log_transition(self_ptr self, const core::rank_transition& t) {
   st.last_cause = t.cause;
   if (st.config.events != nullptr)
     st.config.events->add(self->clock().now(), "rank_state", name_of(st.config),
-                          std::string{core::to_string(t.from)} + " -> " + std::string{core::to_string(t.to)} +
-                              ", epoch " + std::to_string(t.epoch),
+                          (t.from == t.to ? "" : std::string{core::to_string(t.from)} + " -> ") +
+                              std::string{core::to_string(t.to)} + ", epoch " + std::to_string(t.epoch),
                           t.cause);
   spdlog::info("event=rank_state pool={} rank={} epoch={} from={} to={} cause=\"{}\"", self->state.config.pool_name,
                self->state.config.id.rank, t.epoch, core::to_string(t.from), core::to_string(t.to), t.cause);

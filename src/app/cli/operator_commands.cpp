@@ -64,7 +64,7 @@ int drain(const drain_flags& flags) {
       if (flags.client.as_json)
         std::cout << json{{"rank", flags.rank}, {"state", state}}.dump() << "\n";
       else
-        fmt::print("{}: is {}\n", flags.rank, state);
+        fmt::print("{}: is {}\n", begun.json["pool"].get<std::string>() + "/" + name.rank, state);
       return state == "drained" || state == "down" || state == "parked" ? exit_done : exit_refused;
     }
     if (std::chrono::steady_clock::now() > until) {

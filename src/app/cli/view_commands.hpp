@@ -10,6 +10,9 @@ namespace rankwise::app {
 /// answered, 1 not found, 3 no answer.
 void add_view_commands(CLI::App& app, int& exit_code);
 
+/// `rankwise top`: the ranks live, in 80 columns. Exit codes as above.
+void add_top_command(CLI::App& app, int& exit_code);
+
 /// `rankwise drain`, `undrain`, `remove`, `policy set`: change a running node. Exit codes: 0 done, 1 refused, 3 no
 /// answer, 4 not done in time.
 void add_operator_commands(CLI::App& app, int& exit_code);

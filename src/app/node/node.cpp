@@ -4,6 +4,7 @@
 #include "app/node/history_file.hpp"
 #include "app/node/node_views.hpp"
 #include "app/node/operator_routes.hpp"
+#include "app/node/page/page.hpp"
 #include "app/node/state_file.hpp"
 #include "app/process/scratch_folder.hpp"
 #include "core/doorbell.hpp"
@@ -471,6 +472,7 @@ class node::impl {
         return snapshot ? view(*snapshot) : no_answer();
       };
     };
+    admin_->get("/", [](const http_query&) { return http_answer{200, "text/html; charset=utf-8", page_html}; });
     admin_->get("/healthz", [](const http_query&) { return http_answer{200, "text/plain", "ok\n"}; });
     admin_->get("/readyz", [this](const http_query&) {
       const auto i = info();

@@ -65,7 +65,9 @@ json ranks_json(const node_snapshot& snapshot) {
           {"kv_capacity", r.kv_capacity},
           {"kv_share", r.kv_capacity == 0 ? 0.0 : static_cast<double>(r.tokens) / static_cast<double>(r.kv_capacity)},
           {"max_running", r.max_running},
-          {"placements", r.placements}};
+          {"placements", r.placements},
+          {"share", r.share},
+          {"ejected", r.ejected}};
       if (r.reported)
         row["report"] = {{"age_s", r.report_age_s},
                          {"num_running", r.reported_running},

@@ -1,0 +1,11 @@
+# Writes the file IN as a C++ string into the source OUT. In pieces: a compiler need not take a literal of any length.
+file(READ "${IN}" text)
+string(LENGTH "${text}" length)
+set(pieces "")
+set(at 0)
+while(at LESS length)
+  string(SUBSTRING "${text}" ${at} 8000 piece)
+  string(APPEND pieces "    R\"html(${piece})html\"\n")
+  math(EXPR at "${at} + 8000")
+endwhile()
+file(WRITE "${OUT}" "#include \"app/node/page/page.hpp\"\n\nnamespace rankwise::app {\n\nconst char* const page_html =\n${pieces};\n\n} // namespace rankwise::app\n")
