@@ -331,8 +331,9 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         auto ghosts = forget(self, handles);
         if (m.state == core::rank_state::parked || m.state == core::rank_state::removed)
           s.ranks[m.rank.rank] = nullptr;
-        if (m.state == core::rank_state::down && s.ranks[m.rank.rank] == nullptr && !s.orphaned[m.rank.rank]) {
-          // The rank was down when this controller was started: from its actor's word alone we know that actor.
+        if (m.state == core::rank_state::down && s.ranks[m.rank.rank] == nullptr) {
+          // The rank was down when this controller was started: only by this word we know its actor, which lives, for
+          // the Supervisor's word of its death would have come behind all of its own.
           s.ranks[m.rank.rank] = caf::actor_cast<dp_rank_actor>(self->current_sender());
           send_kept_ghosts(self, m.rank.rank);
         }
