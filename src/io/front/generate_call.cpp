@@ -195,6 +195,9 @@ grpc::pull_result generate_call::pull(std::string& out, grpc::status& end) {
 void generate_call::on_cancel(grpc::cancel_reason reason) noexcept {
   if (!ended_) {
     ended_ = true;
+    if (reason == grpc::cancel_reason::slow_client) {
+      shared_.slow_clients.add();
+    }
     shared_.intake->cancel(stream(), failure_of(reason));
   }
 }

@@ -199,7 +199,7 @@ struct connection::callbacks {
       auto* s = opened.get();
       self.streams_.emplace(http2_id, std::move(opened));
       s->id_ = self.context_.calls.insert(s);
-      s->last_progress_ = self.context_.now;
+      s->opened_ = s->last_progress_ = self.context_.now;
       self.context_.counters.calls_now.add();
       ++self.unfinished_requests_;
       self.guard_.stream_opened();
@@ -230,6 +230,8 @@ struct connection::callbacks {
         s->content_type_ = text;
       } else if (key == "grpc-timeout") {
         s->timeout_ = text;
+      } else if (key == "grpc-encoding") {
+        s->encoding_named_ = text != "identity";
       } else if (!key.starts_with(':') && !key.starts_with("grpc-") && key != "te") {
         s->metadata_.emplace_back(key, text);
       }
@@ -702,7 +704,9 @@ void connection::on_request_bytes(stream& s, std::string_view bytes) {
       }
       break;
     case message_reader::state::compressed:
-      refuse(s, {status_code::unimplemented, "compressed request messages are not supported"});
+      refuse(s, s.encoding_named_
+                    ? status{status_code::unimplemented, "compressed request messages are not supported"}
+                    : status{status_code::internal, "a compressed message, and grpc-encoding names no compression"});
       return;
     case message_reader::state::bad_flag:
       refuse(s, {status_code::internal, "message prefix: the flag byte is neither 0 nor 1"});
@@ -1066,7 +1070,9 @@ void connection::end_stalled_streams() {
   std::vector<stream*> stalled;
   for (auto& [http2_id, s] : streams_) {
     const auto since = context_.now - s->last_progress_;
-    const bool sends_nothing = !s->remote_closed_ && !s->bidirectional_ && since > limits.request_stall_max;
+    const bool unfinished = !s->remote_closed_ && !s->bidirectional_;
+    const bool sends_nothing =
+        unfinished && (since > limits.request_stall_max || context_.now - s->opened_ > limits.request_whole_max);
     const bool takes_nothing = s->response_begun_ && !s->idle_ && since > limits.write_stall_max;
     if (!s->end_submitted_ && (sends_nothing || takes_nothing)) {
       stalled.push_back(s.get());
@@ -1074,10 +1080,11 @@ void connection::end_stalled_streams() {
   }
   for (auto* s : stalled) {
     if (!s->response_begun_) {
-      refuse(*s, {status_code::deadline_exceeded, "the request was not complete and no byte of it came for too long"});
+      refuse(*s, {status_code::deadline_exceeded, "the request was not complete in time"});
     } else {
       cancel(*s, cancel_reason::slow_client);
-      end_stream_now(*s, {status_code::resource_exhausted, "the client took nothing of its stream for too long"});
+      end_stream_now(
+          *s, {status_code::resource_exhausted, "slow_client: the client took nothing of its stream for too long"});
     }
   }
 }

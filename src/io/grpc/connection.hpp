@@ -54,6 +54,7 @@ class stream final : public call {
   std::size_t header_bytes_ = 0;
   std::size_t held_bytes_ = 0; ///< Our part of io_context::unfinished_request_bytes.
   std::multimap<steady_time, call_id>::iterator deadline_;
+  steady_time opened_{};
   steady_time last_progress_{}; ///< A byte of the request came, or a byte of the response was taken.
 
   std::string unsent_; ///< Rest of a message of which a part is already in a DATA frame.
@@ -61,6 +62,7 @@ class stream final : public call {
   status end_;
 
   bool has_deadline_ = false;
+  bool encoding_named_ = false; ///< grpc-encoding says something other than identity.
   bool headers_done_ = false;
   bool bidirectional_ = false;
   bool remote_closed_ = false;  ///< The client sent END_STREAM.

@@ -39,10 +39,13 @@ class server::impl {
     constexpr std::chrono::milliseconds tick_min{10};
     const auto& limits = context.options;
     busy_tick_ = std::clamp<std::chrono::milliseconds>(
-        std::min({limits.tls_handshake_max, limits.preface_max, limits.request_stall_max, limits.write_stall_max}) / 4,
+        std::min({limits.tls_handshake_max, limits.preface_max, limits.request_stall_max, limits.request_whole_max,
+                  limits.write_stall_max}) /
+            4,
         tick_min, tick_interval);
     idle_tick_ = std::clamp<std::chrono::milliseconds>(
-        std::min(limits.keepalive_interval, limits.keepalive_timeout) / 4, tick_min, idle_tick_interval);
+        std::min({limits.keepalive_interval, limits.keepalive_timeout, limits.write_stall_max}) / 4, tick_min,
+        idle_tick_interval);
   }
 
   tl::expected<void, std::string> start();

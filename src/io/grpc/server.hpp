@@ -37,9 +37,10 @@ struct server_options {
 
   flood_limits floods;
 
-  std::chrono::milliseconds tls_handshake_max{10'000}; ///< From accept to the end of the handshake.
-  std::chrono::milliseconds preface_max{10'000};       ///< From then to the client's preface and SETTINGS.
-  std::chrono::milliseconds request_stall_max{60'000}; ///< Without a byte of a request that is not complete.
+  std::chrono::milliseconds tls_handshake_max{10'000};  ///< From accept to the end of the handshake.
+  std::chrono::milliseconds preface_max{10'000};        ///< From then to the client's preface and SETTINGS.
+  std::chrono::milliseconds request_stall_max{60'000};  ///< Without a byte of a request that is not complete.
+  std::chrono::milliseconds request_whole_max{600'000}; ///< From a call's headers to the end of its request.
   std::chrono::milliseconds write_stall_max{
       30'000}; ///< Without a connection, or a stream, taking a byte of what waits for it.
   std::chrono::milliseconds keepalive_interval{30'000}; ///< Silence after which a PING is sent ...

@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 namespace rankwise::io::front {
 namespace {
 
@@ -155,6 +157,65 @@ TEST_F(grpcpp_client, sends_a_prompt_of_a_million_tokens) {
   front_.deliver(batch_builder{}.tokens(seen.stream, {1}, 1, 0, core::finish_reason::stop).take());
   pb::GenerateResponse got;
   EXPECT_TRUE(client.read(got));
+}
+
+TEST_F(grpcpp_client, is_told_unimplemented_when_it_compresses_and_goes_on_without) {
+  auto large = request("compressed", 5'000);
+  ::grpc::GenericStub stub{channel_};
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    ::grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 5s);
+    context.set_compression_algorithm(algorithm);
+    ::grpc::CompletionQueue queue;
+    ::grpc::ByteBuffer answer;
+    ::grpc::Status status;
+    const auto call =
+        stub.PrepareUnaryCall(&context, "/sglang.grpc.scheduler.SglangScheduler/Generate", to_buffer(large), &queue);
+    call->StartCall();
+    call->Finish(&answer, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    ASSERT_TRUE(queue.Next(&tag, &ok));
+    EXPECT_EQ(status.error_code(), ::grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
+    const auto& headers = context.GetServerTrailingMetadata(); // trailers only
+    const auto told = headers.find("grpc-accept-encoding");
+    EXPECT_TRUE(told == headers.end() || told->second == "identity"); // grpc++ keeps it to itself
+  }
+  EXPECT_EQ(intake_.submits(), 0U);
+  generate_client plain{channel_, request("plain", 5'000)};
+  EXPECT_NE(intake_.request(0).request, nullptr);
+}
+
+// Twenty keepalives in the time in which the default rule allows one.
+TEST_F(grpcpp_client, is_ended_as_too_many_pings_only_when_it_keeps_alive_too_often) {
+  const auto keepalive_channel = [](std::uint16_t port, int every_ms) {
+    ::grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, every_ms);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    return ::grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port), ::grpc::InsecureChannelCredentials(),
+                                       arguments);
+  };
+  front_options options;
+  options.server.floods.ping_interval_min = 80ms;
+  scheduler_front patient{options, intake_, clock_};
+  ASSERT_TRUE(patient.start());
+  const auto pings = static_cast<std::size_t>(grpc::flood_kind::pings);
+  generate_client slow{keepalive_channel(patient.port(), 100), request("slow")};
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_EQ(patient.counters().server.floods[pings], 0U);
+  const auto stream = intake_.request(0).stream;
+  patient.deliver(batch_builder{}.tokens(stream, {}, 0, 0, core::finish_reason::length).take());
+  pb::GenerateResponse got;
+  EXPECT_TRUE(slow.read(got));
+  EXPECT_FALSE(slow.read(got));
+  EXPECT_TRUE(slow.finish().ok());
+
+  generate_client hasty{keepalive_channel(front_.port(), 100), request("hasty")};
+  const auto status = hasty.finish();
+  EXPECT_EQ(status.error_code(), ::grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  EXPECT_EQ(front_.counters().server.floods[pings], 1U);
 }
 
 TEST_F(grpcpp_client, keeps_its_streams_through_a_drain) {

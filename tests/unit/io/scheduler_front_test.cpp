@@ -337,6 +337,44 @@ TEST_F(scheduler_front_test, a_client_that_does_not_read_its_stream_is_ended_as_
   EXPECT_EQ(front_->counters().slow_clients, 1U);
 }
 
+TEST_F(scheduler_front_test, a_stream_whose_client_takes_nothing_for_too_long_is_ended_as_slow_and_the_others_go_on) {
+  front_options options;
+  options.server.write_stall_max = 300ms;
+  start(options);
+  client_ = std::make_unique<raw_client>(front_->port(), client_settings{0, false});
+  raw_client other{front_->port()};
+  const auto shut = generate(request_of("shut"));
+  const auto shut_stream = stream(0);
+  const auto open = generate(request_of("open"));
+  const auto open_stream = stream(1);
+  client_->window_update(open, 60'000);
+  client_->flush();
+  const auto elsewhere = other.open(path("Generate"), framed(request_of("elsewhere").SerializeAsString()));
+  other.flush();
+  const auto elsewhere_stream = intake_.request(2).stream;
+  std::uint32_t count = 0;
+  while (!client_->of(shut).closed && count < 1000) {
+    ++count;
+    front_->deliver(batch_builder{}
+                        .tokens(shut_stream, {7}, count)
+                        .tokens(open_stream, {7}, count)
+                        .tokens(elsewhere_stream, {7}, count)
+                        .take());
+    client_->pump([&] { return client_->of(shut).closed; }, 5ms);
+  }
+  EXPECT_EQ(client_->of(shut).reset_code, static_cast<std::uint32_t>(NGHTTP2_ENHANCE_YOUR_CALM));
+  EXPECT_EQ(intake_.cancels(1).at(0), std::pair(shut_stream, failure::slow_client));
+  EXPECT_EQ(front_->counters().slow_clients, 1U);
+  front_->deliver(batch_builder{}
+                      .tokens(open_stream, {}, count, 0, finish_reason::length)
+                      .tokens(elsewhere_stream, {}, count, 0, finish_reason::length)
+                      .take());
+  EXPECT_EQ(client_->wait(open).status(), 0);
+  EXPECT_EQ(other.wait(elsewhere).status(), 0);
+  EXPECT_EQ(responses(client_->of(open)).back().complete().output_ids_size(), static_cast<int>(count));
+  EXPECT_EQ(responses(other.of(elsewhere)).back().complete().output_ids_size(), static_cast<int>(count));
+}
+
 TEST_F(scheduler_front_test, abort_is_passed_on_and_always_succeeds) {
   start();
   pb::AbortRequest request;

@@ -325,7 +325,7 @@ TEST_F(grpc_server, bad_requests_end_with_the_status_that_the_protocol_names) {
       {"two messages", std::string{echo}, framed("a") + framed("b"), 12},
       {"half a prefix", std::string{echo}, std::string(3, '\0'), 13},
       {"half a message", std::string{echo}, framed("abcdef").substr(0, 8), 13},
-      {"compressed", std::string{echo}, framed("x", 1), 12},
+      {"compressed by nothing", std::string{echo}, framed("x", 1), 13},
       {"flag 7", std::string{echo}, framed("x", 7), 13},
       {"too large", std::string{echo}, framed(std::string(1001, 'x')), 8},
   };
@@ -341,7 +341,12 @@ TEST_F(grpc_server, bad_requests_end_with_the_status_that_the_protocol_names) {
 TEST_F(grpc_server, a_compressed_message_is_told_which_encodings_there_are) {
   start();
   raw_client client{server_->port()};
-  EXPECT_EQ(client.wait(client.open(echo, framed("x", 1))).headers.at("grpc-accept-encoding"), "identity");
+  const auto& in = client.wait(client.open(echo, framed("x", 1), true, {{"grpc-encoding", "gzip"}}));
+  EXPECT_EQ(in.status(), 12);
+  EXPECT_EQ(in.headers.at("grpc-accept-encoding"), "identity");
+  EXPECT_EQ(client.wait(client.open(echo, framed("x", 1), true, {{"grpc-encoding", "identity"}})).status(), 13);
+  EXPECT_EQ(client.wait(client.open(echo, framed("x"), true, {{"grpc-encoding", "gzip"}})).status(), 0)
+      << "a message may be left as it is";
 }
 
 TEST_F(grpc_server, what_is_not_grpc_gets_an_http_status) {
