@@ -200,6 +200,7 @@ void request_table::accept(stream_entry& stream, const slot& s, timestamp now) {
     return;
   stream.accepted = true;
   ++counts_.accepted;
+  ++counts_.accepted_open;
   note(history_kind::accepted, now, s, nullptr);
 }
 
@@ -405,6 +406,7 @@ void request_table::end_stream(stream_id id, outcome why, timestamp now, request
   }
   deadlines_.erase({stream.deadline, id});
   rids_.erase(stream.request->rid);
+  counts_.accepted_open -= stream.accepted ? 1 : 0;
   streams_.erase(found);
 }
 

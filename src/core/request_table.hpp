@@ -57,6 +57,7 @@ struct request_counts {
   std::uint64_t outputs_of_unknown_requests = 0; ///< late outputs of ended requests, or of another process
   std::uint64_t outputs_of_old_epochs = 0;
   std::uint64_t outputs_of_old_attempts = 0;
+  std::uint64_t accepted_open = 0;    ///< streams held now that were accepted: in_flight(), counted in another way
   std::uint64_t aborts_forgotten = 0; ///< not acknowledged by a controller, and too many to be kept
   std::array<std::uint64_t, failure_count> by_failure{};
 

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <systemd/sd-daemon.h>
 
 #include <csignal>
 #include <iostream>
@@ -107,6 +108,8 @@ int run_node(const node_flags& flags) {
   for (std::size_t i = 0; i < config.pools.size(); ++i)
     std::cout << "handshake=" << config.pools[i].options.name << ":" << running->handshake_endpoint(i) << "\n";
   std::cout << std::flush;
+  // The service is up from here on; that its ranks are in is said by the status, and by /readyz.
+  sd_notify(0, "READY=1\nSTATUS=waiting for ranks");
   bool said_ready = false;
   for (;;) {
     const timespec wait{0, said_ready ? 200'000'000 : 10'000'000};
@@ -116,6 +119,7 @@ int run_node(const node_flags& flags) {
     if (!said_ready && running->ready()) {
       said_ready = true;
       std::cout << "READY" << std::endl;
+      sd_notify(0, "STATUS=ready");
     }
     if (const auto reason = running->fatal_reason(); !reason.empty()) {
       std::cerr << "rankwise node: " << reason << "\n";
@@ -123,6 +127,7 @@ int run_node(const node_flags& flags) {
       return 1;
     }
   }
+  sd_notify(0, "STOPPING=1\nSTATUS=draining");
   spdlog::info("event=stopping drain_s={}", config.drain_s);
   running->drain(std::chrono::milliseconds{static_cast<std::int64_t>(config.drain_s * 1000)});
   running->stop();

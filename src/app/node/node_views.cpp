@@ -219,6 +219,10 @@ std::string metrics_text(const metrics_input& in) {
                                                                                       {"refused", c.refused}})
     f.counter("rankwise_requests_total", requests, number(value), {{"outcome", name}});
   f.gauge("rankwise_requests_in_flight", "Accepted streams that have not ended", number(c.in_flight()));
+  // From the manager's own book-keeping and from the streams that it holds open, which are counted apart.
+  f.gauge("rankwise_requests_conservation_error",
+          "Accepted - completed - failed - cancelled - open accepted streams; not 0 for long = a leak",
+          s.requests_known ? number(c.in_flight()) - number(c.accepted_open) : 0);
   f.counter("rankwise_requests_moved_total", "Placements of a request after its first one", number(c.moved));
   for (std::size_t i = 1; i < c.by_failure.size(); ++i)
     f.counter("rankwise_request_failures_total", "Streams that did not complete, by reason", number(c.by_failure[i]),

@@ -86,6 +86,7 @@ core::request_counts some_counts() {
   c.cancelled = 5;
   c.refused = 6;
   c.moved = 7;
+  c.accepted_open = 8;
   c.tokens_delivered = 8;
   c.batches = 9;
   c.outputs_of_unknown_requests = 10;
