@@ -1,6 +1,6 @@
 """Every promise about faults, measured: one row each of what, promise, measured, holds.
 
-    reliability.py RANKWISE [--long] [--json FILE] [--only NAME[,NAME...]] [--seed N]
+    reliability.py RANKWISE [--long] [--again] [--json FILE] [--only NAME[,NAME...]] [--seed N]
 
 Runs nodes and simulated ranks as real processes. The short form takes about five minutes; the long one repeats more often
 and for longer. The JSON is an array as of `rankwise bench`. Exit code 1 when a promise does not hold.
@@ -494,6 +494,8 @@ def main():
     parser.add_argument("rankwise")
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--json", default="")
+    parser.add_argument("--again", action="store_true",
+                        help="measure once more what did not hold, for machines that do other work at the same time")
     parser.add_argument("--only", default="", help="names, with commas: " + ", ".join(f.__name__ for f in ALL))
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     options = parser.parse_args()
@@ -503,10 +505,17 @@ def main():
         parser.error(f"--only {options.only}: nothing has that name")
     print(f"{'WHAT':<44} {'MEASURED':>10} {'UNIT':<9} {'PROMISE':<22} HOLDS", flush=True)
     for measure in chosen:
-        try:
-            measure()
-        except Exception as error:  # one that breaks must not hide the others, nor look like a success
-            row(measure.__name__, -1, "broken", "a measurement", False, repr(error)[:300])
+        for attempt in range(2 if options.again else 1):
+            first = len(rows)
+            try:
+                measure()
+            except Exception as error:  # one that breaks must not hide the others, nor look like a success
+                row(measure.__name__, -1, "broken", "a measurement", False, repr(error)[:300])
+            if all(entry["holds"] for entry in rows[first:]):
+                break
+            if attempt == 0 and options.again:
+                print(f"  {measure.__name__} is measured once more; the second measurement counts", flush=True)
+                del rows[first:]
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
     return 0 if rows and all(entry["holds"] for entry in rows) else 1
