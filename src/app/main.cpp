@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   rankwise::app::add_view_commands(app, exit_code);
   rankwise::app::add_top_command(app, exit_code);
   rankwise::app::add_operator_commands(app, exit_code);
+  rankwise::app::add_config_command(app, exit_code);
   rankwise::app::add_history_command(app, exit_code);
   CLI11_PARSE(app, argc, argv);
   return exit_code;

@@ -35,6 +35,16 @@ TEST(config, the_reference_file_is_the_defaults) {
   EXPECT_EQ(pool.tuning.headroom_output_share, wanted.tuning.headroom_output_share);
 }
 
+TEST(config, what_is_shown_can_be_read_and_shows_the_same) {
+  const auto shown = app::effective_config("[node]\ndrain_s = 7.5\n[engine]\nallowed_peers = [\"10.0.0.0/8\"]", "a");
+  ASSERT_TRUE(shown);
+  EXPECT_NE(shown->find("drain_s = 7.5"), std::string::npos) << *shown;
+  const auto again = app::effective_config(*shown, "b");
+  ASSERT_TRUE(again) << again.error().front();
+  EXPECT_EQ(*again, *shown);
+  EXPECT_EQ(app::parse_config(*shown, "c")->allowed_peers, std::vector<std::string>{"10.0.0.0/8"});
+}
+
 TEST(config, an_unknown_key_is_an_error_with_its_line) {
   const auto parsed = app::parse_config("[node]\ngrpc = \"127.0.0.1:1\"\nadmn = \"x\"\n", "f.toml");
   ASSERT_FALSE(parsed);

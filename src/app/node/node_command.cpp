@@ -9,8 +9,10 @@
 #include <systemd/sd-daemon.h>
 
 #include <csignal>
+#include <fstream>
 #include <iostream>
 #include <memory>
+#include <sstream>
 
 namespace rankwise::app {
 
@@ -157,6 +159,41 @@ void add_node_command(CLI::App& app, int& exit_code) {
   sub->add_flag("--no-load-forwarding", flags->no_load_forwarding, "leave load reports on the board: for comparison");
   sub->footer("Example: rankwise node --ranks 8 --grpc 127.0.0.1:30001 --handshake tcp://127.0.0.1:30010");
   sub->callback([flags, &exit_code] { exit_code = run_node(*flags); });
+}
+
+void add_config_command(CLI::App& app, int& exit_code) {
+  auto* config = app.add_subcommand("config", "A node's configuration");
+  config->require_subcommand(1);
+  const auto add = [&](const char* name, const char* what, bool shows) {
+    auto* sub = config->add_subcommand(name, what);
+    auto file = std::make_shared<std::string>();
+    auto* option = sub->add_option("FILE", *file, shows ? "TOML; without one the defaults" : "TOML");
+    if (!shows)
+      option->required();
+    sub->footer(std::string{"Example: rankwise config "} + name + " /etc/rankwise/node.toml");
+    sub->callback([=, &exit_code] {
+      std::ostringstream text;
+      if (!file->empty()) {
+        std::ifstream in{*file};
+        if (!(text << in.rdbuf())) {
+          std::cerr << *file << ": cannot be read\n";
+          exit_code = 2;
+          return;
+        }
+      }
+      const auto result = effective_config(text.str(), *file);
+      exit_code = result ? 0 : 2;
+      if (!result)
+        for (const auto& error : result.error())
+          std::cerr << error << "\n";
+      else if (shows)
+        std::cout << *result;
+      else
+        std::cout << *file << ": good\n";
+    });
+  };
+  add("check", "Whether a file is good", false);
+  add("show", "Every key with the value that would hold", true);
 }
 
 void add_history_command(CLI::App& app, int& exit_code) {

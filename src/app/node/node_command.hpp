@@ -10,6 +10,9 @@ namespace rankwise::app {
 /// configuration or an address that cannot be bound.
 void add_node_command(CLI::App& app, int& exit_code);
 
+/// `rankwise config check` and `config show`. Exit codes: 0 good, 2 errors, one line each.
+void add_config_command(CLI::App& app, int& exit_code);
+
 /// `rankwise check-history FILE`. Exit codes: 0 clean, 1 violations, 2 unreadable.
 void add_history_command(CLI::App& app, int& exit_code);
 

@@ -21,6 +21,9 @@ class table_reader {
   table_reader(const toml::table* table, std::string prefix, std::string file, config_errors& errors)
       : table_(table), prefix_(std::move(prefix)), file_(std::move(file)), errors_(errors) {}
 
+  /// Every key with the value that holds, from the file or by default.
+  [[nodiscard]] const toml::table& effective() const noexcept { return effective_; }
+
   void text(const char* key, std::string& out) {
     if (const auto* node = find(key)) {
       if (const auto value = node->value_exact<std::string>())
@@ -28,21 +31,24 @@ class table_reader {
       else
         complain(*node, key, "must be a string");
     }
+    effective_.insert_or_assign(key, out);
   }
 
   void texts(const char* key, std::vector<std::string>& out) {
-    const auto* node = find(key);
-    if (node == nullptr)
-      return;
-    const auto* list = node->as_array();
-    if (list == nullptr || !list->is_homogeneous(toml::node_type::string)) {
-      if (list == nullptr || !list->empty())
+    if (const auto* node = find(key)) {
+      const auto* list = node->as_array();
+      if (list == nullptr || (!list->empty() && !list->is_homogeneous(toml::node_type::string))) {
         complain(*node, key, "must be a list of strings");
-      return;
+      } else {
+        out.clear();
+        for (const auto& each : *list)
+          out.push_back(*each.value_exact<std::string>());
+      }
     }
-    out.clear();
-    for (const auto& each : *list)
-      out.push_back(*each.value_exact<std::string>());
+    toml::array shown;
+    for (const auto& each : out)
+      shown.push_back(each);
+    effective_.insert_or_assign(key, std::move(shown));
   }
 
   void flag(const char* key, bool& out) {
@@ -52,6 +58,7 @@ class table_reader {
       else
         complain(*node, key, "must be true or false");
     }
+    effective_.insert_or_assign(key, out);
   }
 
   template <class Int>
@@ -66,6 +73,7 @@ class table_reader {
       else
         out = static_cast<Int>(*value);
     }
+    effective_.insert_or_assign(key, static_cast<std::int64_t>(out));
   }
 
   void number(const char* key, double& out, double low, double high) {
@@ -78,6 +86,7 @@ class table_reader {
       else
         out = *value;
     }
+    effective_.insert_or_assign(key, out);
   }
 
   void milliseconds(const char* key, core::duration& out, std::int64_t low, std::int64_t high) {
@@ -91,13 +100,14 @@ class table_reader {
       const auto value = node->value_exact<std::string>();
       if (value && std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) {
         out = *value;
-        return;
+      } else {
+        std::string list;
+        for (const auto& name : allowed)
+          list += (list.empty() ? "" : ", ") + name;
+        complain(*node, key, "must be one of " + list);
       }
-      std::string list;
-      for (const auto& name : allowed)
-        list += (list.empty() ? "" : ", ") + name;
-      complain(*node, key, "must be one of " + list);
     }
+    effective_.insert_or_assign(key, out);
   }
 
   /// Reports every key that nothing asked for.
@@ -130,6 +140,7 @@ class table_reader {
   std::string file_;
   config_errors& errors_;
   std::set<std::string> known_;
+  toml::table effective_;
 };
 
 const std::vector<std::string> log_levels{"debug", "info", "warn", "error", "off"};
@@ -146,7 +157,8 @@ const toml::table* sub_table(const toml::table& root, const char* name, const st
   return nullptr;
 }
 
-void read_pool(const toml::table& table, const std::string& file, config_errors& errors, node_config& config) {
+void read_pool(const toml::table& table, const std::string& file, config_errors& errors, node_config& config,
+               toml::array& effective) {
   table_reader r{&table, "pool.", file, errors};
   pool_config pool;
   std::string role = "unified";
@@ -181,6 +193,7 @@ void read_pool(const toml::table& table, const std::string& file, config_errors&
   r.number("headroom_output_share", pool.options.tuning.headroom_output_share, 0, 1);
   r.integer("seed", pool.options.tuning.seed, 0, std::numeric_limits<std::int64_t>::max());
   r.finish();
+  effective.push_back(r.effective());
   pool.options.index = static_cast<std::uint16_t>(config.pools.size());
   config.pools.push_back(std::move(pool));
 }
@@ -277,7 +290,10 @@ config_errors check_config(const node_config& config) {
   return errors;
 }
 
-tl::expected<node_config, config_errors> parse_config(const std::string& text, const std::string& file) {
+namespace {
+
+tl::expected<node_config, config_errors> parse(const std::string& text, const std::string& file,
+                                               toml::table& effective) {
   config_errors errors;
   toml::table root;
   try {
@@ -309,6 +325,7 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.number("drain_s", config.drain_s, 0, 86'400);
     r.integer("worker_threads", config.worker_threads, 1, 64);
     r.finish();
+    effective.insert_or_assign("node", r.effective());
   }
   {
     table_reader r{table("supervision"), "supervision.", file, errors};
@@ -321,6 +338,7 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.integer("forwarder_restarts_max", config.forwarder_restarts_max, 0, many);
     r.number("park_retry_s", config.park_retry_s, 0.01, 86'400);
     r.finish();
+    effective.insert_or_assign("supervision", r.effective());
   }
   {
     table_reader r{table("engine"), "engine.", file, errors};
@@ -333,6 +351,7 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.texts("allowed_peers", config.allowed_peers);
     r.number("prefill_tokens_per_s_min", config.rank_timing.prefill_tokens_per_s_min, 1, 1e9);
     r.finish();
+    effective.insert_or_assign("engine", r.effective());
   }
   {
     table_reader r{table("load"), "load.", file, errors};
@@ -340,6 +359,7 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.milliseconds("report_lag_ms", config.ledger.report_lag, 0, 60'000);
     r.milliseconds("report_stale_after_ms", config.ledger.report_stale_after, 1, many);
     r.finish();
+    effective.insert_or_assign("load", r.effective());
   }
   {
     table_reader r{table("requests"), "requests.", file, errors};
@@ -349,6 +369,7 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.integer("backlog_batches_max", config.backlog_batches_max, 1, 1 << 20);
     r.integer("backlog_submissions_max", config.backlog_submissions_max, 1, 1 << 20);
     r.finish();
+    effective.insert_or_assign("requests", r.effective());
   }
   {
     table_reader r{table("front"), "front.", file, errors};
@@ -359,6 +380,7 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.text("tls_key", config.front.server.tls.key);
     r.text("tls_client_ca", config.front.server.tls.client_ca);
     r.finish();
+    effective.insert_or_assign("front", r.effective());
   }
   {
     auto& model = config.front.model;
@@ -376,22 +398,41 @@ tl::expected<node_config, config_errors> parse_config(const std::string& text, c
     r.integer("bos_token_id", model.bos_token_id, 0, many);
     r.integer("pad_token_id", model.pad_token_id, 0, many);
     r.finish();
+    effective.insert_or_assign("model", r.effective());
   }
+  toml::array effective_pools;
   if (const auto* node = root.get("pool")) {
     const auto* pools = node->as_array();
     if (pools == nullptr || !pools->is_array_of_tables())
       top.complain(*node, "pool", "must be a list of tables: [[pool]]");
     else
       for (const auto& each : *pools)
-        read_pool(*each.as_table(), file, errors, config);
+        read_pool(*each.as_table(), file, errors, config, effective_pools);
   } else {
-    config.pools.emplace_back();
+    read_pool(toml::table{}, file, errors, config, effective_pools);
   }
+  effective.insert_or_assign("pool", std::move(effective_pools));
   for (auto& error : check_config(config))
     errors.push_back(file + ": " + error);
   if (!errors.empty())
     return tl::unexpected{std::move(errors)};
   return config;
+}
+
+} // namespace
+
+tl::expected<node_config, config_errors> parse_config(const std::string& text, const std::string& file) {
+  toml::table effective;
+  return parse(text, file, effective);
+}
+
+tl::expected<std::string, config_errors> effective_config(const std::string& text, const std::string& file) {
+  toml::table effective;
+  if (auto parsed = parse(text, file, effective); !parsed)
+    return tl::unexpected{std::move(parsed.error())};
+  std::ostringstream out;
+  out << effective << "\n";
+  return out.str();
 }
 
 tl::expected<node_config, config_errors> load_config(const std::string& path) {

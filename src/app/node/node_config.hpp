@@ -67,6 +67,10 @@ using config_errors = std::vector<std::string>;
                                                                     const std::string& file_name);
 [[nodiscard]] tl::expected<node_config, config_errors> load_config(const std::string& path);
 
+/// Every key with the value that would hold, as TOML.
+[[nodiscard]] tl::expected<std::string, config_errors> effective_config(const std::string& text,
+                                                                        const std::string& file_name);
+
 /// What a combination of pools must obey, whether it came from a file or from flags.
 [[nodiscard]] config_errors check_config(const node_config& config);
 
