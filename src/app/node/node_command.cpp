@@ -1,6 +1,7 @@
 #include "app/node/node_command.hpp"
 
 #include "app/node/history_file.hpp"
+#include "app/node/limited_log_sink.hpp"
 #include "app/node/node.hpp"
 
 #include <CLI/CLI.hpp>
@@ -88,8 +89,10 @@ int run_node(const node_flags& flags) {
   }
 
   // Logs go to standard error: standard output is for the lines that scripts wait for.
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("rankwise", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
+  constexpr std::uint32_t log_lines_per_s_max = 1000; // of one kind
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "rankwise",
+      std::make_shared<limited_log_sink>(std::make_shared<spdlog::sinks::stderr_sink_mt>(), log_lines_per_s_max)));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
   sigset_t signals;
   sigemptyset(&signals);
