@@ -117,7 +117,7 @@ TEST_F(node, a_drained_rank_ends_its_streams_gets_none_and_says_so) {
   EXPECT_TRUE(draining.done);
   EXPECT_EQ(draining.state, core::rank_state::draining);
   for (int i = 0; i < 10; ++i) {
-    submit(10 + i, "new" + std::to_string(i));
+    submit(static_cast<core::stream_id>(10 + i), "new" + std::to_string(i));
     EXPECT_EQ(only_add("new" + std::to_string(i)).rank.rank, 1);
   }
   advance(1s);

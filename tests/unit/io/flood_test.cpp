@@ -123,7 +123,7 @@ TEST(grpc_floods, a_client_that_floods_without_reading_is_cut_while_others_are_s
   while (!ended) {
     const auto began = std::chrono::steady_clock::now();
     ASSERT_EQ(witness.wait(witness.open(echo_path, framed("x"))).status(), 0);
-    EXPECT_LT(std::chrono::steady_clock::now() - began, 500ms);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, 2s); // on a machine that does other work, under ASan
   }
   flooder.join();
   EXPECT_TRUE(eventually([&] { return server->counters().connections_now == 1; }));

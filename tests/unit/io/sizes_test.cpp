@@ -23,6 +23,19 @@ using io::grpc::server_options;
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 
+// AddressSanitizer keeps freed memory: its process says nothing about ours.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool memory_is_ours = false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+constexpr bool memory_is_ours = false;
+#else
+constexpr bool memory_is_ours = true;
+#endif
+#else
+constexpr bool memory_is_ours = true;
+#endif
+
 std::size_t resident_bytes() {
   std::size_t pages = 0;
   std::ifstream{"/proc/self/statm"} >> pages >> pages;
@@ -129,7 +142,8 @@ TEST(grpc_sizes, a_stream_that_is_not_read_holds_up_neither_its_connection_nor_a
   EXPECT_EQ(client.of(poured).reset_code, static_cast<std::uint32_t>(NGHTTP2_ENHANCE_YOUR_CALM));
   EXPECT_LE(client.of(poured).data.size(), 100'000U) << "the stream's window";
   EXPECT_LT(server->counters().messages_written, 2'000U) << "messages of 10 kB, and the echoes";
-  EXPECT_LT(resident_bytes(), before + 16 * mib);
+  if (memory_is_ours)
+    EXPECT_LT(resident_bytes(), before + 16 * mib);
 }
 
 TEST(grpc_sizes, a_client_that_reads_nothing_holds_up_nobody_and_costs_little_memory) {
@@ -146,7 +160,8 @@ TEST(grpc_sizes, a_client_that_reads_nothing_holds_up_nobody_and_costs_little_me
     const auto began = std::chrono::steady_clock::now();
     ASSERT_EQ(other.wait(other.open(echo_path, framed("x"))).status(), 0);
     EXPECT_LT(std::chrono::steady_clock::now() - began, 300ms);
-    EXPECT_LT(resident_bytes(), before + 24 * mib);
+    if (memory_is_ours)
+      ASSERT_LT(resident_bytes(), before + 24 * mib);
   }
   EXPECT_EQ(server->counters().calls_cancelled, 2U);
 }
