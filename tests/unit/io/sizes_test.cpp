@@ -142,8 +142,9 @@ TEST(grpc_sizes, a_stream_that_is_not_read_holds_up_neither_its_connection_nor_a
   EXPECT_EQ(client.of(poured).reset_code, static_cast<std::uint32_t>(NGHTTP2_ENHANCE_YOUR_CALM));
   EXPECT_LE(client.of(poured).data.size(), 100'000U) << "the stream's window";
   EXPECT_LT(server->counters().messages_written, 2'000U) << "messages of 10 kB, and the echoes";
-  if (memory_is_ours)
+  if (memory_is_ours) {
     EXPECT_LT(resident_bytes(), before + 16 * mib);
+  }
 }
 
 TEST(grpc_sizes, a_client_that_reads_nothing_holds_up_nobody_and_costs_little_memory) {
@@ -160,8 +161,9 @@ TEST(grpc_sizes, a_client_that_reads_nothing_holds_up_nobody_and_costs_little_me
     const auto began = std::chrono::steady_clock::now();
     ASSERT_EQ(other.wait(other.open(echo_path, framed("x"))).status(), 0);
     EXPECT_LT(std::chrono::steady_clock::now() - began, 300ms);
-    if (memory_is_ours)
+    if (memory_is_ours) {
       ASSERT_LT(resident_bytes(), before + 24 * mib);
+    }
   }
   EXPECT_EQ(server->counters().calls_cancelled, 2U);
 }
