@@ -271,8 +271,8 @@ void tell_outstanding(self_ptr self, std::uint16_t rank) {
     return;
   const auto f = st.pool->figures(rank, self->clock().now());
   st.told_idle[rank] = f.requests == 0;
-  self->send(st.ranks[rank],
-             outstanding_work{f.requests, f.prefill_tokens, st.pool->state_of(rank) == core::rank_state::draining});
+  self->send(st.ranks[rank], outstanding_work{f.requests, f.prefill_tokens, f.prefilled_tokens,
+                                              st.pool->state_of(rank) == core::rank_state::draining});
 }
 
 } // namespace

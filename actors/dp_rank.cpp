@@ -186,8 +186,9 @@ void on_link(self_ptr self, link_event& e) {
 void on_tick(self_ptr self) {
   auto& st = self->state;
   const auto now = self->clock().now();
-  if (const auto t = st.machine->on_tick(now, st.outstanding.requests, st.outstanding.prefill_tokens,
-                                         st.config.link->last_output(st.config.id))) {
+  if (const auto t = st.machine->on_tick(
+          now, {st.outstanding.requests, st.outstanding.prefill_tokens, st.outstanding.prefilled_tokens},
+          st.config.link->last_output(st.config.id))) {
     log_transition(self, *t);
     if (t->to == core::rank_state::suspect)
       withdraw(self, t->epoch, core::rank_state::suspect, t->cause);

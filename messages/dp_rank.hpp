@@ -89,13 +89,14 @@ typename Inspector::result_type inspect(Inspector& f, ghost_requests& x) {
 /// DPController -> DPRank, periodically: by this a silence is judged.
 struct outstanding_work {
   std::uint32_t requests = 0;
-  std::uint64_t prefill_tokens = 0;
-  bool draining = false; ///< the controller gives the rank no more work: `requests` can only fall
+  std::uint64_t prefill_tokens = 0;   ///< of prompts to do
+  std::uint64_t prefilled_tokens = 0; ///< of prompts done since the rank opened
+  bool draining = false;              ///< the controller gives the rank no more work: `requests` can only fall
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, outstanding_work& x) {
-  return f(caf::meta::type_name("outstanding_work"), x.requests, x.prefill_tokens, x.draining);
+  return f(caf::meta::type_name("outstanding_work"), x.requests, x.prefill_tokens, x.prefilled_tokens, x.draining);
 }
 
 /// What an operator asks of a rank.

@@ -85,6 +85,7 @@ bool ledger::first_token(request_handle handle, timestamp now) {
   c.prefilled = true;
   if (auto* s = state_of(c.rank, c.epoch); s != nullptr && !c.released) {
     s->prefill_tokens -= c.prompt_tokens;
+    s->prefilled_tokens += c.prompt_tokens;
     s->prefilled.push_back({handle, now});
     // Without reports nothing else takes entries out.
     if (s->prefilled.size() > 2 * std::size_t{s->requests} + 64)
@@ -111,8 +112,11 @@ bool ledger::release(request_handle handle, timestamp now) {
   if (found == charges_.end() || found->second.released)
     return false;
   auto& c = found->second;
-  if (auto* s = state_of(c.rank, c.epoch))
+  if (auto* s = state_of(c.rank, c.epoch)) {
+    if (!c.prefilled)
+      s->prefilled_tokens += c.prompt_tokens;
     take_off(*s, c, now);
+  }
   limit_tokens_ -= c.limit_tokens;
   c.limit_tokens = 0;
   c.released = true;
@@ -189,6 +193,7 @@ ledger::figures ledger::of(std::uint16_t rank, timestamp now) const {
   const auto& s = ranks_[rank];
   f.requests = s.requests;
   f.prefill_tokens = s.prefill_tokens;
+  f.prefilled_tokens = s.prefilled_tokens;
   f.placed_tokens = s.placed_tokens;
   if (s.report) {
     f.report_age = now - s.report->received_at;

@@ -42,10 +42,11 @@ class ledger {
   explicit ledger(ledger_options options) : options_(options) {}
 
   struct figures {
-    std::uint32_t requests = 0;       ///< legs placed and not ended
-    std::uint64_t tokens = 0;         ///< estimate of KV tokens in use, see the class comment
-    std::uint64_t prefill_tokens = 0; ///< prompt tokens of legs without a first token
-    std::uint64_t placed_tokens = 0;  ///< sum of the prompts of all legs, exact
+    std::uint32_t requests = 0;         ///< legs placed and not ended
+    std::uint64_t tokens = 0;           ///< estimate of KV tokens in use, see the class comment
+    std::uint64_t prefill_tokens = 0;   ///< prompt tokens of legs without a first token
+    std::uint64_t placed_tokens = 0;    ///< sum of the prompts of all legs, exact
+    std::uint64_t prefilled_tokens = 0; ///< prompt tokens done since the rank opened
     std::optional<duration> report_age;
     bool stale = false;
   };
@@ -113,6 +114,7 @@ class ledger {
     std::uint32_t requests = 0;
     std::uint64_t placed_tokens = 0;
     std::uint64_t prefill_tokens = 0;
+    std::uint64_t prefilled_tokens = 0;
     std::uint64_t uncontained_tokens = 0; // prompts that the newest report cannot contain
     std::uint64_t gone_tokens = 0;        // tokens that the newest report contains but that have ended since
     std::uint64_t generated_tokens = 0;

@@ -35,6 +35,8 @@ rank_transition rank_machine::open(rank_epoch epoch, timestamp now, std::string_
   quiet_since_ = now;
   was_outstanding_ = false;
   hangs_ = false;
+  silence_ = expected_silence{timing_.silence};
+  ended_silence_ = {};
   // Nothing of the old epoch counts any more, so a rank that was being drained is empty.
   return go(drain_wanted_ ? rank_state::drained : rank_state::ready, cause);
 }
@@ -99,11 +101,11 @@ std::optional<rank_transition> rank_machine::on_drain_progress(timestamp now, st
   return std::nullopt;
 }
 
-std::optional<rank_transition> rank_machine::on_tick(timestamp now, std::uint32_t outstanding,
-                                                     std::uint64_t prefill_tokens, timestamp last_output) {
+std::optional<rank_transition> rank_machine::on_tick(timestamp now, const outstanding& work, timestamp last_output) {
   hangs_ = false;
-  if (outstanding == 0) {
+  if (work.requests == 0) {
     was_outstanding_ = false;
+    ended_silence_ = {};
     if (state_ == rank_state::suspect)
       return go(rank_state::ready, "nothing outstanding");
     return std::nullopt;
@@ -111,19 +113,36 @@ std::optional<rank_transition> rank_machine::on_tick(timestamp now, std::uint32_
   if (!was_outstanding_) {
     was_outstanding_ = true;
     quiet_since_ = now; // silence is counted from when there was something to say
+    prefilled_before_ = work.prefilled_tokens;
   }
+  // One tick after its end: the controller hears of the tokens that ended a silence later than the link does.
+  if (ended_silence_ > duration{} && work.prefilled_tokens >= prefilled_before_) // else it counts anew
+    silence_.learn(ended_silence_, work.prefilled_tokens - prefilled_before_);
+  if (ended_silence_ > duration{})
+    prefilled_before_ = work.prefilled_tokens;
+  ended_silence_ = {};
   if (last_output > quiet_since_) {
+    // Without a tick in the midst of it there may have been many short ones.
+    if (2 * (silent_at_ - quiet_since_) >= last_output - quiet_since_)
+      ended_silence_ = last_output - quiet_since_;
+    else
+      prefilled_before_ = work.prefilled_tokens;
     quiet_since_ = last_output;
     if (state_ == rank_state::suspect)
       return go(rank_state::ready, "heard again");
   }
-  const auto explained =
-      timing_.suspect_after + duration{static_cast<duration::rep>(static_cast<double>(prefill_tokens) /
-                                                                  timing_.prefill_tokens_per_s_min * 1e9)};
+  silent_at_ = now;
+  const auto explained = silence_.explained(work.prefill_tokens);
   const auto silence = now - quiet_since_;
   hangs_ = is_linked() && to_seconds(silence) > timing_.hung_factor * to_seconds(explained);
-  if (state_ == rank_state::ready && silence > explained)
-    return go(rank_state::suspect, "silent while work is outstanding");
+  if (state_ == rank_state::ready && silence > explained) {
+    const auto seconds = [](duration d) {
+      return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(d).count());
+    };
+    return go(rank_state::suspect, "silent for " + seconds(silence) + " s with " + std::to_string(work.requests) +
+                                       " requests and " + std::to_string(work.prefill_tokens) +
+                                       " prompt tokens to do, which explain " + seconds(explained) + " s");
+  }
   return std::nullopt;
 }
 

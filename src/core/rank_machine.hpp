@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/expected_silence.hpp"
 #include "core/ids.hpp"
 #include "core/time.hpp"
 
@@ -39,13 +40,11 @@ struct rank_announcement {
 };
 
 struct rank_timing {
-  /// Work is outstanding and nothing was heard for this long, beyond what its pending prefill explains: suspect. A
-  /// frozen process or a cut link is told by heartbeats long before that.
-  duration suspect_after = std::chrono::seconds{5};
+  /// Work is outstanding and nothing was heard for longer than this explains: suspect. A frozen process or a cut link
+  /// is told by heartbeats long before that.
+  expected_silence::options silence;
   /// Silence of this many times what is explained: the engine hangs although its link answers.
   double hung_factor = 3;
-  /// The slowest prefill that is still believed, in tokens per second.
-  double prefill_tokens_per_s_min = 1000;
 };
 
 /// Why a rank changed state, for people.
@@ -59,7 +58,7 @@ struct rank_transition {
 /// The life of one rank, as its DPRank actor sees it. Every input returns the transition it caused, if any.
 class rank_machine {
  public:
-  rank_machine(rank_id id, rank_timing timing) : id_(id), timing_(timing) {}
+  rank_machine(rank_id id, rank_timing timing) : id_(id), timing_(timing), silence_(timing.silence) {}
 
   /// T1/T6: a HELLO opened a new incarnation.
   std::optional<rank_transition> on_hello(rank_epoch epoch, std::string_view cause);
@@ -77,12 +76,21 @@ class rank_machine {
   std::optional<rank_transition> on_undrain(timestamp now);
   /// T10: the controller gives it no more work, and `requests` are left on it.
   std::optional<rank_transition> on_drain_progress(timestamp now, std::uint32_t requests);
+  /// What a controller knows of the rank's work.
+  struct outstanding {
+    std::uint32_t requests = 0;
+    std::uint64_t prefill_tokens = 0;   ///< of prompts to do
+    std::uint64_t prefilled_tokens = 0; ///< of prompts done, ever; starts again at 0 with an epoch or a controller
+  };
+
   /// T3/T4: called now and then with what is outstanding on the rank and when its link last brought an output.
-  std::optional<rank_transition> on_tick(timestamp now, std::uint32_t outstanding, std::uint64_t prefill_tokens,
-                                         timestamp last_output);
+  std::optional<rank_transition> on_tick(timestamp now, const outstanding& work, timestamp last_output);
 
   /// The silence is longer than anything explains: its link is to be given up.
   [[nodiscard]] bool hangs() const noexcept { return hangs_; }
+
+  /// What is learned about its silences.
+  [[nodiscard]] const expected_silence& silence() const noexcept { return silence_; }
 
   [[nodiscard]] rank_state state() const noexcept { return state_; }
   /// Takes dispatches that are on their way, and aborts.
@@ -100,10 +108,14 @@ class rank_machine {
 
   rank_id id_;
   rank_timing timing_;
+  expected_silence silence_;
   rank_state state_ = rank_state::joining;
   rank_epoch epoch_ = 0;
   timestamp quiet_since_{}; // last output, or when work became outstanding on a quiet rank
   bool was_outstanding_ = false;
+  std::uint64_t prefilled_before_ = 0; // when the present silence began
+  timestamp silent_at_{};              // the last tick
+  duration ended_silence_{};           // ended at the last tick, not learned yet
   bool hangs_ = false;
   bool drain_wanted_ = false;
   timestamp drain_deadline_{};

@@ -365,7 +365,7 @@ class node_simulation {
     ranks_ = std::make_unique<simulated_ranks>(std::move(world), events_, random_, std::move(callbacks));
 
     c.requests.request_time_max = request_time_max;
-    c.rank_timing.suspect_after = chance(0.5) ? core::duration{300ms} : core::duration{5s};
+    c.rank_timing.silence.floor = chance(0.5) ? core::duration{300ms} : core::duration{5s};
     c.park_retry = park_retry;
     c.board = board_;
     c.link = ranks_.get();

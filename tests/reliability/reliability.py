@@ -473,7 +473,7 @@ def soak():
         def rss():
             return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{c.node.process.pid}/status").read_text())[1]) / 1024
 
-        replay = c.replay(steady(3900, 20, tokens=128))
+        replay = c.replay(steady(3900, 20, tokens=130))
         time.sleep(600)
         before = rss()
         time.sleep(3000)

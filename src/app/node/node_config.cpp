@@ -346,10 +346,10 @@ tl::expected<node_config, config_errors> parse(const std::string& text, const st
     r.integer("heartbeat_timeout_ms", config.heartbeat_timeout_ms, 20, 120'000);
     r.integer("send_queue_requests_max", config.send_queue_requests_max, 1, 1 << 20);
     r.integer("send_queue_bytes_max", config.send_queue_bytes_max, 1 << 20, std::int64_t{1} << 40);
-    r.milliseconds("suspect_after_ms", config.rank_timing.suspect_after, 100, many);
+    r.milliseconds("suspect_after_ms", config.rank_timing.silence.floor, 100, many);
     r.number("hung_factor", config.rank_timing.hung_factor, 1, 1000);
     r.texts("allowed_peers", config.allowed_peers);
-    r.number("prefill_tokens_per_s_min", config.rank_timing.prefill_tokens_per_s_min, 1, 1e9);
+    r.number("prefill_tokens_per_s_min", config.rank_timing.silence.prefill_tokens_per_s, 1, 1e9);
     r.finish();
     effective.insert_or_assign("engine", r.effective());
   }

@@ -4,6 +4,7 @@
 
 #include "tests/unit/core/mini_node.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -105,27 +106,27 @@ TEST(rank_machine, a_lost_rank_is_down_once_and_comes_back_as_a_new_epoch) {
 
 TEST(rank_machine, silence_is_counted_from_when_there_was_something_to_say) {
   auto m = ready_machine(at_ms(0));
-  EXPECT_FALSE(m.on_tick(at_ms(100'000), 0, 0, at_ms(0)));
-  EXPECT_FALSE(m.on_tick(at_ms(100'000), 1, 0, at_ms(0)));
-  EXPECT_FALSE(m.on_tick(at_ms(105'000), 1, 0, at_ms(0)));
-  const auto t = m.on_tick(at_ms(105'001), 1, 0, at_ms(0));
+  EXPECT_FALSE(m.on_tick(at_ms(100'000), {0, 0, 0}, at_ms(0)));
+  EXPECT_FALSE(m.on_tick(at_ms(100'000), {1, 0, 0}, at_ms(0)));
+  EXPECT_FALSE(m.on_tick(at_ms(105'000), {1, 0, 0}, at_ms(0)));
+  const auto t = m.on_tick(at_ms(105'001), {1, 0, 0}, at_ms(0));
   ASSERT_TRUE(t);
   EXPECT_EQ(t->to, rank_state::suspect);
 }
 
 TEST(rank_machine, a_long_prefill_explains_a_long_silence) {
   auto m = ready_machine(at_ms(0));
-  m.on_tick(at_ms(0), 1, 60'000, at_ms(0));
-  EXPECT_FALSE(m.on_tick(at_ms(65'000), 1, 60'000, at_ms(0)));
-  EXPECT_TRUE(m.on_tick(at_ms(65'001), 1, 60'000, at_ms(0)));
+  m.on_tick(at_ms(0), {1, 60'000, 0}, at_ms(0));
+  EXPECT_FALSE(m.on_tick(at_ms(65'000), {1, 60'000, 0}, at_ms(0)));
+  EXPECT_TRUE(m.on_tick(at_ms(65'001), {1, 60'000, 0}, at_ms(0)));
 }
 
 TEST(rank_machine, a_suspect_rank_is_ready_again_when_heard_or_when_nothing_is_outstanding) {
   for (const bool heard : {true, false}) {
     auto m = ready_machine(at_ms(0));
-    m.on_tick(at_ms(0), 1, 0, at_ms(0));
-    ASSERT_TRUE(m.on_tick(at_ms(6000), 1, 0, at_ms(0)));
-    const auto t = heard ? m.on_tick(at_ms(7000), 1, 0, at_ms(6500)) : m.on_tick(at_ms(7000), 0, 0, at_ms(0));
+    m.on_tick(at_ms(0), {1, 0, 0}, at_ms(0));
+    ASSERT_TRUE(m.on_tick(at_ms(6000), {1, 0, 0}, at_ms(0)));
+    const auto t = heard ? m.on_tick(at_ms(7000), {1, 0, 0}, at_ms(6500)) : m.on_tick(at_ms(7000), {0, 0, 0}, at_ms(0));
     ASSERT_TRUE(t);
     EXPECT_EQ(t->to, rank_state::ready);
   }
@@ -164,13 +165,76 @@ TEST(rank_machine, a_restored_rank_is_down_until_it_reconnects) {
 
 TEST(rank_machine, a_rank_hangs_when_its_silence_is_three_times_what_is_explained) {
   auto m = ready_machine(at_ms(0));
-  m.on_tick(at_ms(0), 1, 10'000, at_ms(0)); // 5 s and 10 s of prefill
-  m.on_tick(at_ms(45'000), 1, 10'000, at_ms(0));
+  m.on_tick(at_ms(0), {1, 10'000, 0}, at_ms(0)); // 5 s and 10 s of prefill
+  m.on_tick(at_ms(45'000), {1, 10'000, 0}, at_ms(0));
   EXPECT_FALSE(m.hangs());
-  m.on_tick(at_ms(45'001), 1, 10'000, at_ms(0));
+  m.on_tick(at_ms(45'001), {1, 10'000, 0}, at_ms(0));
   EXPECT_TRUE(m.hangs());
-  m.on_tick(at_ms(45'002), 1, 10'000, at_ms(45'001));
+  m.on_tick(at_ms(45'002), {1, 10'000, 0}, at_ms(45'001));
   EXPECT_FALSE(m.hangs());
+}
+
+/// The rank has one request with `prompt` tokens, is silent for `silence_ms`, then speaks. Returns when it has.
+std::int64_t one_silence(rank_machine& m, std::int64_t from_ms, std::int64_t silence_ms, std::uint64_t prompt,
+                         std::uint64_t prefilled_before) {
+  const auto end = from_ms + silence_ms;
+  m.on_tick(at_ms(from_ms), {1, prompt, prefilled_before}, at_ms(from_ms));
+  m.on_tick(at_ms(end - 100), {1, prompt, prefilled_before}, at_ms(from_ms));
+  m.on_tick(at_ms(end), {1, prompt, prefilled_before}, at_ms(end));           // the link knows first,
+  m.on_tick(at_ms(end + 100), {1, 0, prefilled_before + prompt}, at_ms(end)); // then the controller
+  return end + 100;
+}
+
+TEST(rank_machine, learns_the_prefill_of_its_engine_from_the_silences_that_ended) {
+  for (const std::uint64_t rate : {300, 12'000}) { // slower and faster than is believed at first
+    auto m = ready_machine(at_ms(0));
+    auto now = one_silence(m, 0, 4000, 4 * rate, 0);
+    EXPECT_EQ(m.silence().longest_step(), duration{});
+    EXPECT_DOUBLE_EQ(m.silence().prefill_tokens_per_s(), static_cast<double>(rate) / 3);
+    m.on_tick(at_ms(now), {1, 20 * rate, 4 * rate}, at_ms(now)); // 5 s, and 20 s three times as slow as was seen
+    EXPECT_FALSE(m.on_tick(at_ms(now + 65'000), {1, 20 * rate, 4 * rate}, at_ms(now)));
+    const auto t = m.on_tick(at_ms(now + 65'001), {1, 20 * rate, 4 * rate}, at_ms(now));
+    ASSERT_TRUE(t);
+    EXPECT_THAT(t->cause, testing::HasSubstr("which explain 65 s"));
+  }
+}
+
+TEST(rank_machine, an_engine_of_long_steps_is_waited_for_longer) {
+  auto m = ready_machine(at_ms(0));
+  const auto now = one_silence(m, 0, 4000, 0, 0);
+  EXPECT_FALSE(m.on_tick(at_ms(now + 11'900), {1, 0, 0}, at_ms(now - 100)));
+  EXPECT_TRUE(m.on_tick(at_ms(now + 11'901), {1, 0, 0}, at_ms(now - 100)));
+}
+
+TEST(rank_machine, learns_nothing_from_a_time_in_which_nobody_looked) {
+  auto m = ready_machine(at_ms(0));
+  m.on_tick(at_ms(0), {1, 0, 0}, at_ms(0));
+  m.on_tick(at_ms(4000), {1, 0, 500}, at_ms(4000)); // its controller was away
+  m.on_tick(at_ms(4250), {1, 0, 1000}, at_ms(4250));
+  EXPECT_EQ(m.silence().longest_step(), duration{});
+  EXPECT_DOUBLE_EQ(m.silence().prefill_tokens_per_s(), 1000);
+}
+
+TEST(rank_machine, forgets_what_it_learned_with_the_incarnation_and_after_many_silences) {
+  auto m = ready_machine(at_ms(0));
+  auto now = one_silence(m, 0, 4000, 400, 0);
+  std::uint64_t done = 400;
+  for (std::size_t i = 0; i < expected_silence::window; ++i, done += 6000)
+    now = one_silence(m, now, 1000, 6000, done);
+  EXPECT_DOUBLE_EQ(m.silence().prefill_tokens_per_s(), 2000);
+  m.on_lost(1, "killed");
+  m.on_reconnected(2, at_ms(now));
+  EXPECT_DOUBLE_EQ(m.silence().prefill_tokens_per_s(), 1000);
+}
+
+TEST(rank_machine, a_controller_that_counts_from_nothing_again_teaches_no_prefill) {
+  auto m = ready_machine(at_ms(0));
+  m.on_tick(at_ms(0), {1, 9000, 50'000}, at_ms(0));
+  m.on_tick(at_ms(2900), {1, 9000, 50'000}, at_ms(0));
+  m.on_tick(at_ms(3000), {1, 9000, 50'000}, at_ms(3000));
+  m.on_tick(at_ms(3100), {1, 9000, 100}, at_ms(3000));
+  EXPECT_DOUBLE_EQ(m.silence().prefill_tokens_per_s(), 1000);
+  EXPECT_EQ(m.silence().longest_step(), duration{});
 }
 
 TEST(rank_machine, every_state_has_a_name) {

@@ -273,7 +273,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   check("dispatch_order", dispatch_order{1, 2, 3, 4, full_request(), true, {"host", 1, 2}});
   check("abort_order", abort_order{1, {"a~1.0"}});
   check("ghost_requests", ghost_requests{1, {"a~1.0"}});
-  check("outstanding_work", outstanding_work{1, 2, true});
+  check("outstanding_work", outstanding_work{1, 2, 3, true});
   check("restart_child", restart_child{"dp_rank", {1, 2}});
   check("crash_child", crash_child{"dp_rank", {1, 2}});
   child_list children;
