@@ -17,7 +17,11 @@ namespace rankwise {
 struct handler_stats {
   std::uint64_t handled = 0;
   std::uint64_t longest_ns = 0;
+  std::uint64_t slow = 0; ///< handlers that took longer than slow_handler
 };
+
+/// A handler is to be shorter than this in 999 of 1,000 cases.
+inline constexpr core::duration slow_handler = std::chrono::microseconds{500};
 
 /// Lives for the length of one handler.
 template <class Self>
@@ -29,6 +33,7 @@ class handler_timer {
   ~handler_timer() {
     ++stats_.handled;
     const auto took = std::chrono::duration_cast<core::duration>(self_->clock().now() - begin_).count();
+    stats_.slow += took > slow_handler.count() ? 1U : 0U;
     stats_.longest_ns = std::max(stats_.longest_ns, static_cast<std::uint64_t>(std::max<std::int64_t>(took, 0)));
   }
 
@@ -49,6 +54,7 @@ actor_status make_status(Self* self, const handler_stats& stats, std::string rol
   s.mailbox_depth = self->mailbox().size();
   s.handled = stats.handled;
   s.longest_handler_ns = stats.longest_ns;
+  s.slow_handlers = stats.slow;
   return s;
 }
 

@@ -53,6 +53,7 @@ void ask_children(self_ptr self, const round_ptr& r, child_list& list) {
               mine.mailbox_depth = s.mailbox_depth;
               mine.handled = s.handled;
               mine.longest_handler_ns = s.longest_handler_ns;
+              mine.slow_handlers = s.slow_handlers;
               mine.answered = true;
               answered(self, r);
             },

@@ -40,16 +40,17 @@ struct actor_status {
   std::uint64_t mailbox_depth = 0; ///< messages waiting when this one was handled
   std::uint64_t handled = 0;       ///< messages since this incarnation started
   std::uint64_t longest_handler_ns = 0;
-  std::uint32_t restarts = 0; ///< filled in by the Supervisor
-  std::string last_error;     ///< of the incarnation before; filled in by the Supervisor
-  bool parked = false;        ///< crashed too often, waits; filled in by the Supervisor
-  bool answered = true;       ///< false: no answer within 500 ms; figures are the Supervisor's
+  std::uint64_t slow_handlers = 0; ///< of `handled`: those that took longer than 0.5 ms
+  std::uint32_t restarts = 0;      ///< filled in by the Supervisor
+  std::string last_error;          ///< of the incarnation before; filled in by the Supervisor
+  bool parked = false;             ///< crashed too often, waits; filled in by the Supervisor
+  bool answered = true;            ///< false: no answer within 500 ms; figures are the Supervisor's
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, actor_status& x) {
   return f(caf::meta::type_name("actor_status"), x.role, x.name, x.state, x.mailbox_depth, x.handled,
-           x.longest_handler_ns, x.restarts, x.last_error, x.parked, x.answered);
+           x.longest_handler_ns, x.slow_handlers, x.restarts, x.last_error, x.parked, x.answered);
 }
 
 /// "The actor of that role is now this one." Sent by the Supervisor after a (re)start to those who talk to it.

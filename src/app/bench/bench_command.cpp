@@ -1,6 +1,8 @@
 #include "app/bench/bench_command.hpp"
 
+#include "app/bench/bench_actors.hpp"
 #include "app/bench/bench_client.hpp"
+#include "app/bench/bench_engine.hpp"
 #include "app/bench/bench_server.hpp"
 #include "app/process/child_process.hpp"
 #include "app/process/scratch_folder.hpp"
@@ -38,7 +40,7 @@ constexpr std::uint32_t tokens_per_request = 25; // 50,000 tokens/s
 
 struct bench_options {
   std::string json_file;
-  std::string only; ///< one group of figures: idle, dispatch or streams
+  std::string only; ///< one group of figures: idle, actors, dispatch or streams
   bool no_fail = false;
   bool quick = false;
   double seconds = 4;
@@ -79,35 +81,9 @@ class installation {
     if (kind == server_kind::node)
       admin = wait_for("admin=", log);
     const auto handshake = wait_for("handshake=", log);
-    engine_ = std::make_unique<child_process>(own_program(),
-                                              std::vector<std::string>{"engine",
-                                                                       "--handshake",
-                                                                       handshake.substr(handshake.find(':') + 1),
-                                                                       "--ranks",
-                                                                       number,
-                                                                       "--step-base-ms",
-                                                                       fmt::format("{}", engine_step_ms),
-                                                                       "--step-per-request-ms",
-                                                                       "0",
-                                                                       "--step-per-kv-token-us",
-                                                                       "0",
-                                                                       "--step-jitter",
-                                                                       "0",
-                                                                       "--prefill-tokens-per-s",
-                                                                       "1e12",
-                                                                       "--block-tokens",
-                                                                       "0",
-                                                                       "--chunk",
-                                                                       "1000000",
-                                                                       "--max-running",
-                                                                       "8192",
-                                                                       "--max-model-len",
-                                                                       "10000000",
-                                                                       "--kv-tokens",
-                                                                       "10000000000",
-                                                                       "--quiet",
-                                                                       "--die-with-parent"},
-                                              folder_.path() + "/engine.log");
+    engine_ = std::make_unique<child_process>(
+        own_program(), bench_engine_arguments(handshake.substr(handshake.find(':') + 1), ranks, engine_step_ms),
+        folder_.path() + "/engine.log");
     wait_for("READY", log);
   }
 
@@ -161,17 +137,29 @@ struct figure {
   double value = 0;
   std::string unit;
   std::optional<double> reference;
-  enum class bound : std::uint8_t { none, ratio, value } on = bound::none;
+  enum class bound : std::uint8_t { none, ratio, value, ratio_min } on = bound::none;
   double limit = 0;
 
   [[nodiscard]] std::optional<double> ratio() const {
     return reference && *reference > 0 ? std::optional{value / *reference} : std::nullopt;
   }
   [[nodiscard]] bool holds() const {
-    return on == bound::none || (on == bound::value ? value <= limit : ratio() && *ratio() <= limit);
+    switch (on) {
+    case bound::none:
+      return true;
+    case bound::value:
+      return value <= limit;
+    case bound::ratio:
+      return ratio() && *ratio() <= limit;
+    case bound::ratio_min:
+      return ratio() && *ratio() >= limit;
+    }
+    return false;
   }
   [[nodiscard]] std::string target() const {
-    return on == bound::none ? "" : fmt::format("{} <= {:g}", on == bound::ratio ? "ratio" : "value", limit);
+    return on == bound::none ? ""
+                             : fmt::format("{} {} {:g}", on == bound::value ? "value" : "ratio",
+                                           on == bound::ratio_min ? ">=" : "<=", limit);
   }
 };
 
@@ -374,6 +362,78 @@ void measure_idle(const bench_options& o, std::vector<figure>& figures) {
                      100 * reference_used / elapsed, figure::bound::value, 1});
 }
 
+// -- 4: actors beside the same adapters without actors
+// ------------------------------------------------------------------
+
+constexpr double paced_requests_per_s = 5000;
+
+void note(actor_handlers& total, const actor_handlers& more) {
+  total.handled += more.handled;
+  total.slow += more.slow;
+  total.longest_ms = std::max(total.longest_ms, more.longest_ms);
+}
+
+void measure_actors(const bench_options& o, std::vector<figure>& figures) {
+  using bound = figure::bound;
+  actor_handlers handlers;
+  for (const std::uint32_t prompt_tokens : {128U, 2048U}) {
+    struct samples {
+      std::vector<double> rate, cpu_us, dispatch_p50_us, dispatch_p99_us, answer_p50_us, answer_p99_us;
+    };
+    std::map<bool, samples> of;
+    for (int round = 0; round < o.rounds; ++round) {
+      for (const bool actors : {true, false}) {
+        path_options p;
+        p.actors = actors;
+        p.ranks = ranks;
+        p.prompt_tokens = prompt_tokens;
+        p.requests = o.quick ? 4000 : prompt_tokens > 1000 ? 20'000 : 60'000;
+        const auto full = run_path(p);
+        p.requests_per_s = paced_requests_per_s;
+        p.requests = static_cast<std::uint32_t>(paced_requests_per_s * o.seconds);
+        const auto paced = run_path(p);
+        auto& s = of[actors];
+        s.rate.push_back(full.requests_per_s);
+        s.cpu_us.push_back(full.cpu_us);
+        s.dispatch_p50_us.push_back(paced.dispatch_p50_us);
+        s.dispatch_p99_us.push_back(paced.dispatch_p99_us);
+        s.answer_p50_us.push_back(paced.answer_p50_us);
+        s.answer_p99_us.push_back(paced.answer_p99_us);
+        note(handlers, full.handlers);
+        note(handlers, paced.handlers);
+        fmt::print("{} B prompts, round {}, {:<9}: {:6.0f} requests/s, {:5.1f} us CPU each; at {:.0f}/s dispatched p50 "
+                   "{:.0f} p99 {:.0f} us, answered p50 {:.0f} p99 {:.0f} us\n",
+                   prompt_tokens * 4, round + 1, actors ? "actors" : "no actors", full.requests_per_s, full.cpu_us,
+                   paced_requests_per_s, paced.dispatch_p50_us, paced.dispatch_p99_us, paced.answer_p50_us,
+                   paced.answer_p99_us);
+        std::fflush(stdout);
+      }
+    }
+    const auto add = [&](const std::string& name, auto member, const std::string& unit, bound on, double limit) {
+      figures.push_back({fmt::format("actors_{}_{}B", name, prompt_tokens * 4), median(of[true].*member), unit,
+                         median(of[false].*member), on, limit});
+    };
+    add("rate", &samples::rate, "req/s", bound::ratio_min, 0.6);
+    add("cpu_per_request", &samples::cpu_us, "us", bound::none, 0);
+    add("answer_p50_at_5000", &samples::answer_p50_us, "us", bound::none, 0);
+    add("answer_p99_at_5000", &samples::answer_p99_us, "us", bound::ratio, 2);
+    add("dispatch_p50_at_5000", &samples::dispatch_p50_us, "us", bound::none, 0);
+    add("dispatch_p99_at_5000", &samples::dispatch_p99_us, "us", bound::ratio, 2);
+  }
+  const auto held = run_in_flight(ranks, o.quick ? 10'000 : 100'000, 128);
+  note(handlers, held.handlers);
+  figures.push_back({fmt::format("in_flight_{}_memory", held.requests), held.bytes_per_request, "B/request",
+                     std::nullopt, bound::none, 0});
+  figures.push_back({"handler_longest", handlers.longest_ms, "ms", std::nullopt, bound::value, 25});
+  figures.push_back(
+      {"handlers_over_500us",
+       100 * static_cast<double>(handlers.slow) / static_cast<double>(std::max<std::uint64_t>(handlers.handled, 1)),
+       "%", std::nullopt, bound::value, 0.1});
+  for (const std::uint16_t count : {8, 64, 512, 1024})
+    figures.push_back({fmt::format("placement_{}_ranks", count), placement_ns(count, o.quick ? 2000 : 50'000), "ns",
+                       std::nullopt, bound::none, 0});
+}
+
 // --------------------------------------------------------------------------------------------------------------------
 
 std::string machine() {
@@ -400,6 +460,8 @@ int run_bench_node(bench_options o) {
     const auto wanted = [&](std::string_view group) { return o.only.empty() || o.only == group; };
     if (wanted("idle"))
       measure_idle(o, figures);
+    if (wanted("actors"))
+      measure_actors(o, figures);
     if (wanted("dispatch"))
       measure_dispatch(o, figures);
     if (wanted("streams"))
@@ -424,12 +486,13 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   bench->require_subcommand(1);
   auto* node =
       bench->add_subcommand("node", "CPU per token and gaps beside a plain grpc++ server and a bare prototype; "
-                                    "accepted to dispatched; an idle node");
+                                    "accepted to dispatched; an idle node; its actors beside the same "
+                                    "adapters without actors; memory of 100,000 requests; cost of a placement");
   auto o = std::make_shared<bench_options>();
   node->add_option("--json", o->json_file,
                    "write the figures to this file: [{name, value, unit, reference, ratio, target, holds}]");
   node->add_option("--only", o->only, "measure one group of figures")
-      ->check(CLI::IsMember({"idle", "dispatch", "streams"}));
+      ->check(CLI::IsMember({"idle", "actors", "dispatch", "streams"}));
   node->add_flag("--no-fail", o->no_fail, "exit with 0 also when a target is missed");
   node->add_option("--seconds", o->seconds, "length of each measuring window")
       ->check(CLI::PositiveNumber)

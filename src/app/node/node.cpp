@@ -1,6 +1,7 @@
 #include "app/node/node.hpp"
 
 #include "actors/supervisor.hpp"
+#include "app/node/actor_config.hpp"
 #include "app/node/history_file.hpp"
 #include "app/node/node_views.hpp"
 #include "app/node/operator_routes.hpp"
@@ -34,16 +35,6 @@ class steady_clock final : public core::clock {
  public:
   [[nodiscard]] core::timestamp now() const noexcept override {
     return std::chrono::time_point_cast<core::duration>(std::chrono::steady_clock::now());
-  }
-};
-
-class actor_config final : public caf::actor_system_config {
- public:
-  explicit actor_config(std::uint32_t threads) {
-    add_message_types<caf::id_block::rankwise>();
-    set("scheduler.policy", caf::atom("sharing"));
-    set("scheduler.max-threads", std::size_t{std::max(threads, 2u)});
-    set("scheduler.max-throughput", std::size_t{100});
   }
 };
 

@@ -38,7 +38,8 @@ json actors_json(const node_snapshot& snapshot) {
              {"handled", a.handled},
              {"restarts", a.restarts},
              {"last_error", a.last_error},
-             {"longest_handler_ms", static_cast<double>(a.longest_handler_ns) / 1e6}};
+             {"longest_handler_ms", static_cast<double>(a.longest_handler_ns) / 1e6},
+             {"slow_handlers", a.slow_handlers}};
     if (a.role == "supervisor")
       root = std::move(row);
     else
@@ -301,6 +302,8 @@ std::string metrics_text(const metrics_input& in) {
     f.gauge("rankwise_actor_mailbox_depth", "Messages waiting", number(a.mailbox_depth), actor);
     f.counter("rankwise_actor_handled_total", "Messages handled by this incarnation", number(a.handled), actor);
     f.counter("rankwise_actor_restarts_total", "Restarts by the Supervisor", a.restarts, actor);
+    f.counter("rankwise_actor_slow_handlers_total", "Of those: handlers of more than 0.5 ms", number(a.slow_handlers),
+              actor);
     f.gauge("rankwise_actor_longest_handler_seconds", "Longest handler of this incarnation",
             static_cast<double>(a.longest_handler_ns) / 1e9, actor);
   }
