@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <csignal>
@@ -429,9 +430,10 @@ void measure_actors(const bench_options& o, std::vector<figure>& figures) {
       {"handlers_over_500us",
        100 * static_cast<double>(handlers.slow) / static_cast<double>(std::max<std::uint64_t>(handlers.handled, 1)),
        "%", std::nullopt, bound::value, 0.1});
-  for (const std::uint16_t count : {8, 64, 512, 1024})
-    figures.push_back({fmt::format("placement_{}_ranks", count), placement_ns(count, o.quick ? 2000 : 50'000), "ns",
-                       std::nullopt, bound::none, 0});
+  for (const int count : {8, 64, 512, 1024})
+    figures.push_back({fmt::format("placement_{}_ranks", count),
+                       placement_ns(static_cast<std::uint16_t>(count), o.quick ? 2000 : 50'000), "ns", std::nullopt,
+                       bound::none, 0});
 }
 
 // --------------------------------------------------------------------------------------------------------------------
@@ -457,6 +459,7 @@ int run_bench_node(bench_options o) {
   try {
     std::vector<figure> figures;
     fmt::print("{}\n", machine());
+    spdlog::set_level(spdlog::level::warn); // the actors that run in this process
     const auto wanted = [&](std::string_view group) { return o.only.empty() || o.only == group; };
     if (wanted("idle"))
       measure_idle(o, figures);
