@@ -479,9 +479,17 @@ def soak():
         time.sleep(3000)
         grown = (rss() - before) * 3600 / 3000
         result = c.result(replay, 900)
+        events = [f"{event['at']} {event['subject']} {event['change']}: {event['cause']}" for event in c.events()]
+        kept = pathlib.Path(tempfile.mkdtemp(prefix="rankwise-soak-"))
+        (kept / "replay.json").write_text(json.dumps(result))
+        (kept / "events.txt").write_text("\n".join(events))
+        good, last = c.check_history()
+        if not good or result["requests"]["lost"] + result["tokens"]["wrong"]:
+            (c.folder / "history.txt").rename(kept / "history.txt")
     row("soak_rss_growth", grown, "MiB/h", "value < 1", grown < 1, f"{result['tokens']['delivered']} tokens")
     row("soak_lost_or_wrong", result["requests"]["lost"] + result["tokens"]["wrong"], "requests", "value <= 0",
-        result["requests"]["lost"] + result["tokens"]["wrong"] == 0)
+        good and result["requests"]["lost"] + result["tokens"]["wrong"] == 0,
+        f"{result['requests']}, {result['failures']}, kept in {kept}; {' '.join(last)}")
 
 
 ALL = [killed_ranks, frozen_ranks, long_prefill, hanging_engine, failing_rank, killed_node, rolling_drain,
