@@ -1,5 +1,7 @@
 #include "core/rank_machine.hpp"
 
+#include <utility>
+
 namespace rankwise::core {
 
 std::string_view to_string(rank_state s) noexcept {
@@ -116,11 +118,11 @@ std::optional<rank_transition> rank_machine::on_tick(timestamp now, const outsta
     prefilled_before_ = work.prefilled_tokens;
   }
   // One tick after its end: the controller hears of the tokens that ended a silence later than the link does.
-  if (ended_silence_ > duration{} && work.prefilled_tokens >= prefilled_before_) // else it counts anew
-    silence_.learn(ended_silence_, work.prefilled_tokens - prefilled_before_);
-  if (ended_silence_ > duration{})
+  if (const auto ended = std::exchange(ended_silence_, {}); ended > duration{}) {
+    if (work.prefilled_tokens >= prefilled_before_) // else it counts anew
+      silence_.learn(ended, work.prefilled_tokens - prefilled_before_);
     prefilled_before_ = work.prefilled_tokens;
-  ended_silence_ = {};
+  }
   if (last_output > quiet_since_) {
     // Without a tick in the midst of it there may have been many short ones.
     if (2 * (silent_at_ - quiet_since_) >= last_output - quiet_since_)
