@@ -2,7 +2,9 @@
 
 #include "actors/supervisor.hpp"
 #include "app/bench/bench_engine.hpp"
+#include "app/bench/bench_measure.hpp"
 #include "app/node/actor_config.hpp"
+#include "app/node/forwarder_bell.hpp"
 #include "app/process/child_process.hpp"
 #include "app/process/scratch_folder.hpp"
 #include "core/doorbell.hpp"
@@ -16,7 +18,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <ctime>
 #include <fstream>
 #include <mutex>
 #include <semaphore>
@@ -35,24 +36,10 @@ core::timestamp now() {
   return std::chrono::time_point_cast<core::duration>(steady_clock::now());
 }
 
-double process_cpu_s() {
-  timespec t{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
 double resident_bytes() {
   std::uint64_t pages = 0;
   std::ifstream{"/proc/self/statm"} >> pages >> pages;
   return static_cast<double>(pages) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-}
-
-double quantile(std::vector<double>& values, double q) {
-  if (values.empty())
-    return 0;
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
 }
 
 void wait_until(const std::function<bool()>& done, const char* what) {
@@ -206,15 +193,7 @@ class actor_path final : public path {
     const auto supervisor_handle = system_.spawn(supervisor, std::move(c));
     directory_->set(supervisor_handle);
     wait_until([this] { return directory_->request_manager().handle != nullptr; }, "starting the actors");
-    forward_ = std::thread{[this] {
-      std::uint32_t seen = 0;
-      while (!stopping_) {
-        doorbell_.wait(seen);
-        if (const auto forwarder = directory_->load_forwarder(); forwarder != nullptr && !stopping_)
-          caf::anon_send(forwarder, wake_atom::value);
-        std::this_thread::sleep_for(std::chrono::milliseconds{1});
-      }
-    }};
+    forward_ = std::thread{[this] { wake_forwarder(doorbell_, *directory_, running_); }};
     start_engine();
     wait_until(
         [this] {
@@ -224,7 +203,7 @@ class actor_path final : public path {
         "the ranks' registration");
   }
   ~actor_path() override {
-    stopping_ = true;
+    running_ = false;
     doorbell_.ring();
     forward_.join();
     stop_engine();
@@ -265,7 +244,7 @@ class actor_path final : public path {
   actor_config system_config_;
   caf::actor_system system_;
   std::shared_ptr<actor_directory> directory_;
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> running_{true};
   std::thread forward_;
 };
 
@@ -374,7 +353,7 @@ path_result run_path(const path_options& o) {
   if (o.requests_per_s == 0)
     sink.open(o.window);
   std::vector<core::timestamp> submitted_at(o.requests);
-  const auto cpu_before = process_cpu_s();
+  const auto cpu_before = cpu_seconds(::getpid());
   const auto begin = now();
   for (std::uint32_t i = 0; i < o.requests; ++i) {
     if (o.requests_per_s == 0)
@@ -392,7 +371,7 @@ path_result run_path(const path_options& o) {
     throw std::runtime_error("bench: " + std::to_string(sink.failed.load()) + " requests failed");
   path_result r;
   r.requests_per_s = o.requests / elapsed;
-  r.cpu_us = (process_cpu_s() - cpu_before) / o.requests * 1e6;
+  r.cpu_us = (cpu_seconds(::getpid()) - cpu_before) / o.requests * 1e6;
   // The first fifth warms up.
   std::vector<double> answers;
   for (auto i = o.requests / 5; i < o.requests; ++i)

@@ -1,6 +1,7 @@
 #include "app/bench/bench_client.hpp"
 
 #include "app/bench/bench_connection.hpp"
+#include "app/bench/bench_measure.hpp"
 #include "io/front/sglang_scheduler.pb.h"
 #include "wire/sglang/engine_rid.hpp"
 
@@ -23,14 +24,6 @@ using clock = std::chrono::steady_clock;
 
 clock::duration seconds(double s) {
   return std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(s));
-}
-
-double quantile(std::vector<float>& values, double q) {
-  if (values.empty())
-    return 0;
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), at, values.end());
-  return static_cast<double>(*at);
 }
 
 std::string request_bytes(const std::string& rid, std::uint32_t prompt_tokens, std::uint32_t tokens) {

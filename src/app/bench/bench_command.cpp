@@ -3,6 +3,7 @@
 #include "app/bench/bench_actors.hpp"
 #include "app/bench/bench_client.hpp"
 #include "app/bench/bench_engine.hpp"
+#include "app/bench/bench_measure.hpp"
 #include "app/bench/bench_server.hpp"
 #include "app/process/child_process.hpp"
 #include "app/process/scratch_folder.hpp"
@@ -16,7 +17,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -53,15 +53,6 @@ enum class server_kind : std::uint8_t { node, grpcpp, bare };
 
 std::string_view to_string(server_kind kind) {
   return kind == server_kind::node ? "node" : kind == server_kind::grpcpp ? "grpcpp" : "bare";
-}
-
-/// User and system time of a running process, threads that have ended included, in nanoseconds' resolution.
-double cpu_seconds(pid_t pid) {
-  clockid_t clock{};
-  timespec time{};
-  if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &time) != 0)
-    throw std::runtime_error("cannot read the CPU time of process " + std::to_string(pid));
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 /// One server and its ranks.

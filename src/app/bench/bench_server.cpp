@@ -1,11 +1,11 @@
 #include "app/bench/bench_server.hpp"
 
+#include "app/bench/bench_measure.hpp"
 #include "app/bench/bench_ranks.hpp"
 #include "io/front/sglang_scheduler.grpc.pb.h"
 #include "io/grpc/server.hpp"
 #include "wire/sglang/engine_rid.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -88,16 +88,7 @@ class dispatch_times {
     if (us_.size() < 10'000'000)
       us_.push_back(std::chrono::duration<float, std::micro>(clock::now() - since).count());
   }
-  void print() {
-    const auto at = [&](double q) {
-      if (us_.empty())
-        return 0.0F;
-      const auto place = us_.begin() + static_cast<std::ptrdiff_t>(q * static_cast<double>(us_.size() - 1));
-      std::nth_element(us_.begin(), place, us_.end());
-      return *place;
-    };
-    std::cout << "dispatch_us=" << at(0.5) << " " << at(0.99) << std::endl;
-  }
+  void print() { std::cout << "dispatch_us=" << quantile(us_, 0.5) << " " << quantile(us_, 0.99) << std::endl; }
 
  private:
   std::vector<float> us_;

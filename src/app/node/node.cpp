@@ -2,6 +2,7 @@
 
 #include "actors/supervisor.hpp"
 #include "app/node/actor_config.hpp"
+#include "app/node/forwarder_bell.hpp"
 #include "app/node/history_file.hpp"
 #include "app/node/node_views.hpp"
 #include "app/node/operator_routes.hpp"
@@ -181,7 +182,7 @@ class node::impl {
     restore_ranks();
     hub_->start();
     running_ = true;
-    forward_thread_ = std::thread{[this] { ring_forwarder(); }};
+    forward_thread_ = std::thread{[this] { wake_forwarder(doorbell_, *directory_, running_); }};
     watch_thread_ = std::thread{[this] { watch(); }};
     if (auto started = front_->start(); !started) {
       stop();
@@ -330,18 +331,6 @@ class node::impl {
     const std::lock_guard guard{mutex_};
     max_model_len_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(e.max_model_len, 0xffffffff));
     engine_version_ = e.engine_version;
-  }
-
-  // The one hop between the output path and the actor: the receiver only rings.
-  void ring_forwarder() {
-    std::uint32_t seen = 0;
-    while (running_) {
-      doorbell_.wait(seen);
-      if (const auto forwarder = directory_->load_forwarder(); forwarder != nullptr && running_)
-        caf::anon_send(forwarder, wake_atom::value);
-      // Coalesce: at most a thousand wake-ups a second, however many batches arrive.
-      std::this_thread::sleep_for(std::chrono::milliseconds{1});
-    }
   }
 
   template <class Answer, class... Question>
