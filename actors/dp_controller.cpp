@@ -365,9 +365,9 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         r.handle = m.handle;
         r.attempt = m.attempt;
         r.pool = s.config.pool.index;
-        r.reason = core::failure::rank_queue_full;
+        r.reason = m.reason;
         r.retry = true;
-        r.text = m.reason;
+        r.text = m.text;
         self->send(s.manager, std::move(r));
       },
       [=](restore_ledger& m) {

@@ -264,12 +264,14 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
       [=](const dispatch_order& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
-        const auto fail = [&](std::string reason) {
-          self->send(s.controller, dispatch_failed{m.handle, m.attempt, std::move(reason)});
+        const auto fail = [&](core::failure reason, const std::string& what) {
+          self->send(s.controller, dispatch_failed{m.handle, m.attempt, reason,
+                                                   "rank " + std::to_string(s.config.id.rank) + " " + what});
         };
         if (!s.layout || m.epoch != s.announcement.epoch || !s.announced)
-          return fail("rank " + std::to_string(s.config.id.rank) + " is " +
-                      std::string{core::to_string(s.machine->state())});
+          return fail(core::failure::no_rank_available, "is " + std::string{core::to_string(s.machine->state())} +
+                                                            ", epoch " + std::to_string(s.announcement.epoch) +
+                                                            "; the order was for epoch " + std::to_string(m.epoch));
         const auto rid = wire::sglang::make_engine_rid(*m.request, m.sample, m.handle, m.attempt, s.config.boot);
         std::optional<core::bootstrap_info> bootstrap;
         if (m.has_bootstrap)
@@ -277,8 +279,10 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
         const auto result = s.config.link->send(
             s.config.id, m.epoch,
             {core::frame_kind::add, s.layout->encode_add(*m.request, rid, bootstrap), m.request->received_at});
-        if (result != core::send_result::queued)
-          return fail(std::string{core::to_string(result)});
+        if (result == core::send_result::unknown_link)
+          fail(core::failure::no_rank_available, "has lost its link of epoch " + std::to_string(m.epoch));
+        else if (result != core::send_result::queued)
+          fail(core::failure::rank_queue_full, std::string{core::to_string(result)});
       },
       [=](const abort_order& m) {
         timer t{self, self->state.stats};

@@ -66,16 +66,18 @@ typename Inspector::result_type inspect(Inspector& f, rank_actor_lost& x) {
   return f(caf::meta::type_name("rank_actor_lost"), x.rank);
 }
 
-/// DPRank -> DPController: the queue towards the engine is full, or its link is gone: the leg was not sent.
+/// DPRank -> DPController: the leg was not sent. `reason`: rank_queue_full, or no_rank_available when the rank went
+/// down, or dialled in again, before the order reached it.
 struct dispatch_failed {
   core::request_handle handle = 0;
   std::uint32_t attempt = 0;
-  std::string reason;
+  core::failure reason = core::failure::none;
+  std::string text; ///< names the rank and what is with it
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, dispatch_failed& x) {
-  return f(caf::meta::type_name("dispatch_failed"), x.handle, x.attempt, x.reason);
+  return f(caf::meta::type_name("dispatch_failed"), x.handle, x.attempt, x.reason, x.text);
 }
 
 /// RequestManager -> DPController after a restart of either: everything that is placed in this pool.

@@ -91,6 +91,16 @@ TEST_F(node, a_full_queue_moves_the_request_and_at_last_fails_it) {
   EXPECT_EQ(pool().charges, 0u);
 }
 
+TEST_F(node, an_order_for_a_link_that_is_gone_moves_and_at_last_says_that_no_rank_took_it) {
+  start(2);
+  link.result = core::send_result::unknown_link;
+  submit(1, "a");
+  ASSERT_EQ(sink.outcomes[1].size(), 1u);
+  EXPECT_EQ(sink.outcomes[1][0].reason, core::failure::no_rank_available);
+  EXPECT_THAT(sink.outcomes[1][0].text, testing::HasSubstr("has lost its link of epoch 1"));
+  EXPECT_EQ(pool().charges, 0u);
+}
+
 TEST_F(node, a_lost_rank_moves_what_has_no_token_and_ends_what_has) {
   start(2);
   submit(1, "waits", 0);

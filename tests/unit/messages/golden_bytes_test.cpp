@@ -245,7 +245,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   check("rank_up", rank_up{announced, nullptr});
   check("rank_not_up", rank_not_up{{1, 2}, 3, core::rank_state::suspect, "silent"});
   check("rank_actor_lost", rank_actor_lost{{1, 2}});
-  check("dispatch_failed", dispatch_failed{1, 2, "full"});
+  check("dispatch_failed", dispatch_failed{1, 2, core::failure::rank_queue_full, "full"});
   core::leg_record leg;
   leg.handle = 1;
   leg.attempt = 2;
