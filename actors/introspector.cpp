@@ -4,6 +4,7 @@
 
 #include <caf/all.hpp>
 
+#include <functional>
 #include <stdexcept>
 
 namespace rankwise {
@@ -17,7 +18,7 @@ using timer = handler_timer<introspector_actor::stateful_base<introspector_state
 struct round {
   node_snapshot snapshot;
   std::size_t open = 0;
-  caf::typed_response_promise<node_snapshot> promise;
+  std::function<void(node_snapshot&)> done;
 };
 using round_ptr = std::shared_ptr<round>;
 
@@ -26,7 +27,7 @@ void answered(self_ptr self, const round_ptr& r) {
     return;
   self->state.last = r->snapshot;
   self->state.taken_at = self->clock().now();
-  r->promise.deliver(std::move(r->snapshot));
+  r->done(r->snapshot);
 }
 
 void ask_children(self_ptr self, const round_ptr& r, child_list& list) {
@@ -50,6 +51,7 @@ void ask_children(self_ptr self, const round_ptr& r, child_list& list) {
             [=](const actor_status& s) {
               auto& mine = r->snapshot.actors[row];
               mine.state = s.state;
+              mine.detail = s.detail;
               mine.mailbox_depth = s.mailbox_depth;
               mine.handled = s.handled;
               mine.longest_handler_ns = s.longest_handler_ns;
@@ -118,11 +120,52 @@ void ask_why(self_ptr self, const child_list& list, const placement_query& query
   one_less();
 }
 
+/// Asks everybody; `done` gets what was answered. False: there is nobody to ask.
+bool take_snapshot(self_ptr self, std::function<void(node_snapshot&)> done) {
+  auto supervisor = self->state.config.directory->supervisor();
+  if (supervisor == nullptr)
+    return false;
+  auto r = std::make_shared<round>();
+  r->done = std::move(done);
+  r->open = 2;
+  self->request(supervisor, self->state.config.answer_max, status_atom::value)
+      .then(
+          [=](const actor_status& status) {
+            r->snapshot.actors.insert(r->snapshot.actors.begin(), status);
+            self->request(supervisor, self->state.config.answer_max, list_atom::value)
+                .then(
+                    [=](child_list& list) {
+                      ask_children(self, r, list);
+                      answered(self, r);
+                    },
+                    [=](const caf::error&) { answered(self, r); });
+            answered(self, r);
+          },
+          [=](const caf::error&) {
+            r->snapshot.silent.push_back("supervisor");
+            r->open = 1;
+            answered(self, r);
+          });
+  return true;
+}
+
+/// The next second of the load history; of a controller that does not answer, no rank is seen.
+void sample_loads(self_ptr self) {
+  take_snapshot(self, [self](node_snapshot& snapshot) {
+    std::vector<core::rank_row> rows;
+    for (const auto& pool : snapshot.pools)
+      rows.insert(rows.end(), pool.ranks.begin(), pool.ranks.end());
+    self->state.config.loads->add(rows);
+  });
+}
+
 } // namespace
 
 introspector_actor::behavior_type introspector(self_ptr self, introspector_config config) {
   self->state.config = std::move(config);
   end_on_exception(self);
+  if (self->state.config.loads != nullptr)
+    self->delayed_send(self, core::load_history::step, tick_atom::value);
 
   return {
       [=](snapshot_atom) -> caf::result<node_snapshot> {
@@ -131,32 +174,9 @@ introspector_actor::behavior_type introspector(self_ptr self, introspector_confi
         if (s.last && self->clock().now() - s.taken_at < s.config.reuse_for)
           return *s.last;
         auto promise = self->make_response_promise<node_snapshot>();
-        auto supervisor = s.config.directory->supervisor();
-        if (supervisor == nullptr) {
+        const auto deliver = [promise](node_snapshot& snapshot) mutable { promise.deliver(std::move(snapshot)); };
+        if (!take_snapshot(self, deliver))
           promise.deliver(make_error(node_error::peer_missing, "supervisor"));
-          return promise;
-        }
-        auto r = std::make_shared<round>();
-        r->promise = promise;
-        r->open = 2;
-        self->request(supervisor, s.config.answer_max, status_atom::value)
-            .then(
-                [=](const actor_status& status) {
-                  r->snapshot.actors.insert(r->snapshot.actors.begin(), status);
-                  self->request(supervisor, self->state.config.answer_max, list_atom::value)
-                      .then(
-                          [=](child_list& list) {
-                            ask_children(self, r, list);
-                            answered(self, r);
-                          },
-                          [=](const caf::error&) { answered(self, r); });
-                  answered(self, r);
-                },
-                [=](const caf::error&) {
-                  r->snapshot.silent.push_back("supervisor");
-                  r->open = 1;
-                  answered(self, r);
-                });
         return promise;
       },
       [=](list_atom, std::uint64_t limit) -> caf::result<request_list> {
@@ -184,6 +204,11 @@ introspector_actor::behavior_type introspector(self_ptr self, introspector_confi
             .then([=](const child_list& list) { ask_why(self, list, m, promise); },
                   [promise](const caf::error& e) mutable { promise.deliver(e); });
         return promise;
+      },
+      [=](tick_atom) {
+        timer t{self, self->state.stats};
+        sample_loads(self);
+        self->delayed_send(self, core::load_history::step, tick_atom::value);
       },
       [=](crash_atom) { throw std::runtime_error("injected crash"); },
       [=](status_atom) -> actor_status {

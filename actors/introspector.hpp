@@ -1,6 +1,7 @@
 #pragma once
 
 #include "actors/handler_stats.hpp"
+#include "core/load_history.hpp"
 #include "messages/actor_directory.hpp"
 #include "messages/introspector.hpp"
 
@@ -15,6 +16,7 @@ struct introspector_config {
   core::duration answer_max = std::chrono::milliseconds{500};
   /// A newer question within this time is answered from the last round.
   core::duration reuse_for = std::chrono::milliseconds{100};
+  core::load_history* loads = nullptr; ///< outlives the actor system; optional
 };
 
 struct introspector_state {

@@ -147,6 +147,7 @@ void start_forwarder(self_ptr self) {
 void start_introspector(self_ptr self) {
   introspector_config config;
   config.directory = self->state.config.directory;
+  config.loads = self->state.config.loads;
   auto handle = self->spawn(introspector, std::move(config));
   adopt(self, introspector_key, handle);
   self->state.config.directory->set(handle);

@@ -35,6 +35,7 @@ struct supervisor_config {
   core::stream_sink* sink = nullptr;         ///< outlives the actor system
   core::history_recorder* history = nullptr; ///< optional
   core::event_log* events = nullptr;         ///< outlives the actor system; optional
+  core::load_history* loads = nullptr;       ///< outlives the actor system; optional
   /// Ranks that an operator had drained before the node was restarted.
   std::vector<core::rank_id> drained;
   /// An operator drained a rank, or it takes work again.

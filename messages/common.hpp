@@ -37,6 +37,7 @@ struct actor_status {
   std::string role;                ///< "dp_rank"
   std::string name;                ///< "decode/3"; empty for roles of which a node has one
   std::string state;               ///< of the actor's own state machine, or "running"
+  std::string detail;              ///< for people: what it has learned or lacks; empty for most
   std::uint64_t mailbox_depth = 0; ///< messages waiting when this one was handled
   std::uint64_t handled = 0;       ///< messages since this incarnation started
   std::uint64_t longest_handler_ns = 0;
@@ -49,7 +50,7 @@ struct actor_status {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, actor_status& x) {
-  return f(caf::meta::type_name("actor_status"), x.role, x.name, x.state, x.mailbox_depth, x.handled,
+  return f(caf::meta::type_name("actor_status"), x.role, x.name, x.state, x.detail, x.mailbox_depth, x.handled,
            x.longest_handler_ns, x.slow_handlers, x.restarts, x.last_error, x.parked, x.answered);
 }
 

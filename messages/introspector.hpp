@@ -26,8 +26,8 @@ typename Inspector::result_type inspect(Inspector& f, node_snapshot& x) {
            x.degraded, x.degraded_reason, x.silent);
 }
 
-/// The INTROSPECTOR: asks the others and puts their answers together. Owns nothing; waits for nobody longer than 500
-/// ms.
+/// The INTROSPECTOR: asks the others and puts their answers together; waits for nobody longer than 500 ms. Once a
+/// second it asks by itself and adds what each rank holds to the node's load_history.
 using introspector_actor = caf::typed_actor<
     // The whole node.
     caf::replies_to<snapshot_atom>::with<node_snapshot>,
@@ -35,6 +35,8 @@ using introspector_actor = caf::typed_actor<
     caf::replies_to<list_atom, std::uint64_t>::with<request_list>,
     // Why a request went where it went, from the controllers of all pools.
     caf::replies_to<placement_query>::with<placement_list>,
+    // The next second of the load history.
+    caf::reacts_to<tick_atom>,
     // Fault injection.
     caf::reacts_to<crash_atom>,
     // Conforms to STATUS.

@@ -88,6 +88,7 @@ class node : public testing::Test {
     c.link = &link;
     c.sink = &sink;
     c.history = &history;
+    c.loads = &loads;
     c.directory = directory;
     c.detach_forwarder = false;
     c.on_fatal = [this](std::string reason) { fatal.push_back(std::move(reason)); };
@@ -261,6 +262,7 @@ class node : public testing::Test {
   fake_link link;
   fake_sink sink;
   core::history_checker history;
+  core::load_history loads;
   std::shared_ptr<core::load_board> board = std::make_shared<core::load_board>(64);
   std::shared_ptr<actor_directory> directory = std::make_shared<actor_directory>();
   std::vector<std::string> fatal;

@@ -1,5 +1,7 @@
 #include "tests/actors/node_fixture.hpp"
 
+#include <set>
+
 namespace rankwise {
 namespace {
 
@@ -179,6 +181,7 @@ TEST_F(node, a_drain_outlives_crashes_of_the_rank_actor_and_of_the_controller) {
   EXPECT_EQ(state_of_rank(0), core::rank_state::ready);
 }
 
+// 24. smg#2521
 TEST_F(node, a_rank_is_removed_when_it_is_empty_or_by_force_and_what_is_not_there_is_an_error) {
   start(3);
   EXPECT_FALSE(wish(9, rank_wish::remove).known);
@@ -287,6 +290,7 @@ TEST_F(node, a_policy_that_was_set_outlives_its_controller) {
   EXPECT_EQ(pool().policy, "round_robin");
 }
 
+// 5. sglang#25142
 TEST_F(node, after_100000_stale_reports_the_next_placement_uses_the_fresh_one) {
   start(2);
   submit(1, "a", 0);
@@ -390,6 +394,7 @@ TEST_F(node, a_cancel_while_the_controller_is_away_still_reaches_the_engine_once
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
+// 20. a frozen peer comes back
 TEST_F(node, what_a_lost_rank_ran_is_aborted_before_it_gets_work_again) {
   start();
   submit(1, "a");
@@ -682,6 +687,23 @@ TEST_F(node, a_request_manager_beyond_its_limit_is_named) {
   EXPECT_THAT(fatal[0], HasSubstr("request_manager"));
 }
 
+TEST_F(node, what_each_rank_held_is_kept_second_by_second_although_nobody_asks) {
+  start(2);
+  submit(1, "a", 0);
+  advance(3050ms);
+  auto all = loads.all();
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ((all[{0, 0}].size()), 3u);
+  EXPECT_EQ((all[{0, 0}].back()->requests), 1u);
+  EXPECT_EQ((all[{0, 1}].back()->requests), 0u);
+  say(event(link_event_kind::lost, 1, 1));
+  crash("introspector");
+  advance(3000ms);
+  all = loads.all();
+  EXPECT_GE((all[{0, 1}].size()), 5u) << "it goes on with its next incarnation";
+  EXPECT_EQ((all[{0, 1}].back()->state), core::rank_state::down);
+}
+
 TEST_F(node, a_snapshot_is_answered_although_an_actor_is_gone) {
   start(2);
   submit(1, "a");
@@ -701,6 +723,72 @@ TEST_F(node, a_snapshot_is_answered_although_an_actor_is_gone) {
   ASSERT_EQ(part.pools.size(), 1u);
   EXPECT_EQ(part.pools[0].name, "unified");
   advance(100ms);
+}
+
+// What follows are cases of public reports; docs/testing.md lists all of them.
+
+// 18. a blocking send to a dead peer froze the controller for all ranks
+TEST_F(node, after_one_of_eight_ranks_died_the_others_get_all_and_those_pinned_to_it_fail_at_once) {
+  start(8);
+  say(event(link_event_kind::lost, 3, 1));
+  for (core::stream_id s = 1; s <= 40; ++s)
+    submit(s, "r" + std::to_string(s));
+  submit(41, "pinned", 3);
+  EXPECT_EQ(frames(frame_kind::add), 40u);
+  for (const auto& row : pool().ranks)
+    EXPECT_NEAR(row.requests, row.rank.rank == 3 ? 0.0 : 40.0 / 7, 1.0) << row.rank.rank;
+  ASSERT_EQ(sink.outcomes[41].size(), 1u);
+  EXPECT_EQ(sink.outcomes[41][0].reason, core::failure::pinned_rank_unavailable);
+  join(3, 2, 8); // its replacement
+  submit(42, "again", 3);
+  EXPECT_EQ(only_add("again").epoch, 2u);
+}
+
+// 25. smg PR1491
+TEST_F(node, a_rank_that_is_drained_with_three_streams_lets_them_end_and_can_be_removed_then) {
+  start(2);
+  for (core::stream_id s = 1; s <= 3; ++s) {
+    submit(s, "r" + std::to_string(s), 0);
+    output(only_add("r" + std::to_string(s)), {1});
+  }
+  wish(0, rank_wish::drain, 60s);
+  EXPECT_FALSE(wish(0, rank_wish::remove).done) << "three streams run on it";
+  for (core::stream_id s = 1; s <= 3; ++s) {
+    EXPECT_TRUE(sink.outcomes[s].empty());
+    output(only_add("r" + std::to_string(s)), {2}, finish_reason::stop);
+  }
+  advance(300ms);
+  EXPECT_EQ(counts().completed, 3u);
+  EXPECT_TRUE(wish(0, rank_wish::remove).done);
+  EXPECT_EQ(pool().ranks.size(), 1u);
+}
+
+// 39. one of four ranks was stopped: a quarter of the requests hung for ever
+TEST_F(node, of_the_requests_on_a_rank_that_was_stopped_none_hangs) {
+  start(4);
+  for (core::stream_id s = 1; s <= 20; ++s)
+    submit(s, "r" + std::to_string(s));
+  std::set<core::stream_id> started;
+  for (core::stream_id s = 1; s <= 20; ++s)
+    if (const auto add = only_add("r" + std::to_string(s)); add.rank.rank == 2 && started.size() < 2) {
+      output(add, {1});
+      started.insert(s);
+    }
+  ASSERT_EQ(started.size(), 2u);
+  say(event(link_event_kind::lost, 2, 1)); // its heartbeats ended
+  for (core::stream_id s = 1; s <= 20; ++s) {
+    const auto last = adds_of("r" + std::to_string(s)).back();
+    if (started.contains(s)) {
+      ASSERT_EQ(sink.outcomes[s].size(), 1u) << s;
+      EXPECT_EQ(sink.outcomes[s][0].reason, core::failure::rank_lost);
+    } else {
+      EXPECT_NE(last.rank.rank, 2u) << s;
+      output(last, {1}, finish_reason::stop);
+    }
+  }
+  EXPECT_EQ(counts().completed, 18u);
+  EXPECT_EQ(counts().in_flight(), 0u);
+  EXPECT_THAT(history.violations(), IsEmpty());
 }
 
 } // namespace

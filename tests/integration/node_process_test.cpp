@@ -130,6 +130,7 @@ TEST_F(node_process, serves_every_request_once_and_every_token_in_order) {
   end_and_check_history();
 }
 
+// 38. one of four ranks killed
 TEST_F(node_process, a_killed_rank_fails_only_the_streams_on_it_and_its_replacement_serves) {
   start_node(4);
   for (int i = 0; i < 4; ++i)
@@ -152,6 +153,7 @@ TEST_F(node_process, a_killed_rank_fails_only_the_streams_on_it_and_its_replacem
   end_and_check_history();
 }
 
+// 20. a frozen peer accepts silently
 TEST_F(node_process, a_frozen_rank_is_down_within_a_second_and_comes_back_as_a_new_epoch) {
   start_node(2);
   start_engine(0, 1, 2);
@@ -279,6 +281,20 @@ TEST_F(node_process, a_controller_that_crashes_too_often_ends_the_process_with_t
   EXPECT_THAT(text, testing::HasSubstr("dp_controller unified crashed more than 5 times in 30 s"));
 }
 
+// 22. sglang PR34233
+TEST_F(node_process, a_rank_that_dies_before_it_is_ready_ends_the_start_within_its_bound_and_is_named) {
+  std::ofstream{folder + "/node.toml"} << "[node]\nready_max_s = 1.5\n";
+  start_node(2, {"--config", folder + "/node.toml"});
+  start_engine(1, 1, 2, {"--fault", "crash-at-start"}).wait_line("nothing, its output ends with it", 1s);
+  start_engine(0, 1, 2);
+  EXPECT_FALSE(node->wait_line("READY", 5s)) << "its output ends with it";
+  EXPECT_EQ(io::http_get(admin, "/healthz", 1).status, 0) << "it has ended by itself";
+  EXPECT_EQ(node->end(5s), 1);
+  std::ifstream log{folder + "/node.log"};
+  const std::string text{std::istreambuf_iterator<char>{log}, {}};
+  EXPECT_THAT(text, testing::HasSubstr("pool unified has 1 of 2 ranks: rank 1 is down"));
+}
+
 TEST_F(node_process, a_rank_whose_layout_lacks_a_field_is_refused_by_name) {
   start_node(1);
   start_engine(0, 1, 1, {"--fault", "odd-layout=missing"});
@@ -288,6 +304,7 @@ TEST_F(node_process, a_rank_whose_layout_lacks_a_field_is_refused_by_name) {
   EXPECT_THAT(text, testing::HasSubstr("lacks=SamplingParams.temperature"));
 }
 
+// 36. a release inserted a field into a positional struct
 TEST_F(node_process, a_rank_of_another_release_with_an_inserted_field_serves) {
   start_node(1);
   start_engine(0, 1, 1, {"--fault", "odd-layout=inserted"});

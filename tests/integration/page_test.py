@@ -3,13 +3,16 @@
     page_test.py RANKWISE [SCREENSHOT_FOLDER]       exits 77 where there is no chromium
 """
 
+import json
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 
 def main():
@@ -48,8 +51,15 @@ def main():
                                for rank in range(4)]
             admin = said["admin"]
             start("replay", "--target", said["grpc"], "--limit", 2000, "--rate", 25, "--quiet")
-            time.sleep(3)
+            time.sleep(9)
+            with urllib.request.urlopen(f"http://{admin}/ranks/history", timeout=10) as answer:
+                before = json.load(answer)
+            kept = min(len(rank["requests"]) for rank in before["ranks"])
+            assert [rank["rank"] for rank in before["ranks"]] == [0, 1, 2, 3] and kept >= 8, before
+            assert max(rank["requests"][-1] for rank in before["ranks"]) > 0 and before["step_s"] == 1, before
             page = browse("--dump-dom")
+            shown = [int(n) for n in re.findall(r"the last (\d+) seconds", page)]
+            assert min(shown) >= kept, f"the page shows {min(shown)} s of the {kept} s that were before it was opened"
             for wanted in ("unified/3", "state ready", "dp_controller unified", "in flight", "registered"):
                 assert wanted in page, f"{wanted} is not on the page:\n{page[-3000:]}"
             assert "state down" not in page

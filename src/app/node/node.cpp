@@ -15,6 +15,7 @@
 #include "messages/type_ids.hpp"
 
 #include <caf/all.hpp>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -111,6 +112,23 @@ class state_folder {
   std::string wanted_;
   std::optional<scratch_folder> own_;
 };
+
+/// "rank 2 is down, rank 3 has not registered": of the awaited ranks, by the numbers that those who are here name.
+std::string missing_ranks(const pool_view& view) {
+  constexpr std::size_t names_max = 8;
+  std::vector<std::string> missing;
+  for (std::uint32_t rank = 0; rank < std::max(view.dp_size, view.ranks_awaited); ++rank) {
+    const auto found =
+        std::find_if(view.ranks.begin(), view.ranks.end(), [&](const auto& row) { return row.rank.rank == rank; });
+    if (found == view.ranks.end())
+      missing.push_back(fmt::format("rank {} has not registered", rank));
+    else if (found->state != core::rank_state::ready)
+      missing.push_back(fmt::format("rank {} is {}", rank, core::to_string(found->state)));
+  }
+  const auto more = missing.size() > names_max ? missing.size() - names_max : 0;
+  missing.resize(missing.size() - more);
+  return fmt::format("{}{}", fmt::join(missing, ", "), more > 0 ? fmt::format(", {} more", more) : "");
+}
 
 } // namespace
 
@@ -228,6 +246,7 @@ class node::impl {
   [[nodiscard]] std::string handshake_endpoint(std::size_t pool) const { return hub_->handshake_endpoint(pool); }
   [[nodiscard]] const node_config& config() const { return config_; }
   [[nodiscard]] bool ready() const { return info().ready; }
+  [[nodiscard]] std::string not_ready_reason() const { return info().not_ready_reason; }
   [[nodiscard]] std::string fatal_reason() const {
     const std::lock_guard guard{mutex_};
     return fatal_;
@@ -274,6 +293,7 @@ class node::impl {
     supervisor_config c;
     c.boot = state_ ? state_->found().boot : 0;
     c.events = &events_;
+    c.loads = &load_history_;
     if (state_) {
       for (const auto& pool : config_.pools)
         for (const auto& [name, rank] : state_->found().drained)
@@ -377,7 +397,7 @@ class node::impl {
         all_up = false;
       if (view.ranks_up < view.ranks_awaited || view.ranks_up == 0)
         result.not_ready_reason = "pool " + view.name + " has " + std::to_string(view.ranks_up) + " of " +
-                                  std::to_string(view.ranks_awaited) + " ranks";
+                                  std::to_string(view.ranks_awaited) + " ranks: " + missing_ranks(view);
       if (view.pool != serving)
         continue;
       result.dp_size = view.dp_size;
@@ -437,6 +457,13 @@ class node::impl {
     return result;
   }
 
+  [[nodiscard]] std::vector<std::string> pool_names() const {
+    std::vector<std::string> names;
+    for (const auto& pool : config_.pools)
+      names.push_back(pool.options.name);
+    return names;
+  }
+
   void add_routes() {
     using io::http_answer;
     using io::http_query;
@@ -461,6 +488,8 @@ class node::impl {
     });
     admin_->get("/actors", with_snapshot([=](const node_snapshot& s) { return as_json(actors_json(s)); }));
     admin_->get("/ranks", with_snapshot([=](const node_snapshot& s) { return as_json(ranks_json(s)); }));
+    admin_->get("/ranks/history",
+                [=, this](const http_query&) { return as_json(load_history_json(load_history_.all(), pool_names())); });
     admin_->get("/status",
                 with_snapshot([=, this](const node_snapshot& s) { return as_json(status_json(s, info())); }));
     admin_->get("/metrics", with_snapshot([this](const node_snapshot& s) {
@@ -479,12 +508,7 @@ class node::impl {
       const auto list = ask<request_list>(list_atom::value, limit);
       return list ? as_json(requests_json(*list)) : no_answer();
     });
-    admin_->get("/v1/loads", [=, this](const http_query&) {
-      std::vector<std::string> names;
-      for (const auto& pool : config_.pools)
-        names.push_back(pool.options.name);
-      return as_json(loads_json(loads(), names));
-    });
+    admin_->get("/v1/loads", [=, this](const http_query&) { return as_json(loads_json(loads(), pool_names())); });
     operator_backend backend{
         {},
         events_,
@@ -494,8 +518,7 @@ class node::impl {
         [this](const rank_command& command) { return ask_of<rank_command_result>(directory_->supervisor(), command); },
         [this](const policy_change& change) { return ask_of<policy_change_result>(directory_->supervisor(), change); },
         [this](const std::string& rid) { return ask<placement_list>(placement_query{rid}); }};
-    for (const auto& pool : config_.pools)
-      backend.pools.push_back(pool.options.name);
+    backend.pools = pool_names();
     add_operator_routes(*admin_, backend);
     if (config_.fault_injection)
       admin_->post("/fault/crash", [this](const http_query& q) { return crash(q); });
@@ -536,6 +559,7 @@ class node::impl {
   state_folder state_dir_;
   steady_clock clock_;
   core::event_log events_;
+  core::load_history load_history_;
   std::string admin_token_;
   std::optional<state_keeper> state_; // only with a state_dir of its own name
   core::doorbell doorbell_;
@@ -586,6 +610,9 @@ const node_config& node::config() const {
 }
 bool node::ready() const {
   return impl_->ready();
+}
+std::string node::not_ready_reason() const {
+  return impl_->not_ready_reason();
 }
 std::string node::fatal_reason() const {
   return impl_->fatal_reason();

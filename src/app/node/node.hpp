@@ -25,6 +25,8 @@ class node {
 
   /// True once every awaited rank of every pool takes work. Newest known, at most half a second old.
   [[nodiscard]] bool ready() const;
+  /// Empty when it is ready; else which ranks of which pool are missing, or that it drains.
+  [[nodiscard]] std::string not_ready_reason() const;
   /// Not empty: the node cannot go on, and why.
   [[nodiscard]] std::string fatal_reason() const;
 

@@ -5,10 +5,12 @@
 #include "app/node/node.hpp"
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <systemd/sd-daemon.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <iostream>
@@ -116,6 +118,7 @@ int run_node(const node_flags& flags) {
   // The service is up from here on; that its ranks are in is said by the status, and by /readyz.
   sd_notify(0, "READY=1\nSTATUS=waiting for ranks");
   bool said_ready = false;
+  const auto ready_until = std::chrono::steady_clock::now() + std::chrono::duration<double>(config.ready_max_s);
   for (;;) {
     const timespec wait{0, said_ready ? 200'000'000 : 10'000'000};
     const int signal = sigtimedwait(&signals, nullptr, &wait);
@@ -125,6 +128,12 @@ int run_node(const node_flags& flags) {
       said_ready = true;
       std::cout << "READY" << std::endl;
       sd_notify(0, "STATUS=ready");
+    }
+    if (!said_ready && config.ready_max_s > 0 && std::chrono::steady_clock::now() > ready_until) {
+      std::cerr << fmt::format("rankwise node: not ready after {} s: {}\n", config.ready_max_s,
+                               running->not_ready_reason());
+      running->stop();
+      return 1;
     }
     if (const auto reason = running->fatal_reason(); !reason.empty()) {
       std::cerr << "rankwise node: " << reason << "\n";

@@ -323,6 +323,7 @@ tl::expected<node_config, config_errors> parse(const std::string& text, const st
     r.text("history_file", config.history_file);
     r.flag("fault_injection", config.fault_injection);
     r.number("drain_s", config.drain_s, 0, 86'400);
+    r.number("ready_max_s", config.ready_max_s, 0, 86'400);
     r.integer("worker_threads", config.worker_threads, 1, 64);
     r.finish();
     effective.insert_or_assign("node", r.effective());

@@ -29,6 +29,7 @@ struct node_config {
   std::string history_file; ///< empty: none
   bool fault_injection = false;
   double drain_s = 30;
+  double ready_max_s = 0; ///< from the start to READY; 0: no limit
   std::uint32_t worker_threads = 2;
 
   std::vector<pool_config> pools;

@@ -6,6 +6,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 
 namespace rankwise::app {
@@ -32,6 +33,7 @@ json actors_json(const node_snapshot& snapshot) {
     json row{{"role", a.role},
              {"name", a.name},
              {"state", a.state},
+             {"detail", a.detail},
              {"answered", a.answered},
              {"parked", a.parked},
              {"mailbox_depth", a.mailbox_depth},
@@ -92,6 +94,25 @@ json ranks_json(const node_snapshot& snapshot) {
                      {"ranks", std::move(ranks)}});
   }
   return {{"pools", std::move(pools)}};
+}
+
+json load_history_json(const std::map<core::rank_id, core::load_history::series>& ranks,
+                       const std::vector<std::string>& pool_names) {
+  auto rows = json::array();
+  for (const auto& [id, seen] : ranks) {
+    json row{{"pool", id.pool < pool_names.size() ? pool_names[id.pool] : ""}, {"rank", id.rank}};
+    const auto column = [&, &series = seen](const char* name, auto value) {
+      auto& cells = row[name] = json::array();
+      for (const auto& s : series)
+        cells.push_back(s ? json(value(*s)) : json());
+    };
+    column("state", [](const core::load_history::sample& s) { return core::to_string(s.state); });
+    column("requests", [](const core::load_history::sample& s) { return s.requests; });
+    column("waiting", [](const core::load_history::sample& s) { return s.waiting; });
+    column("kv_share", [](const core::load_history::sample& s) { return std::round(s.kv_share * 1e4) / 1e4; });
+    rows.push_back(std::move(row));
+  }
+  return {{"step_s", core::to_seconds(core::load_history::step)}, {"ranks", std::move(rows)}};
 }
 
 json requests_json(const request_list& list) {

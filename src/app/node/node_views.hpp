@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/load_history.hpp"
 #include "core/request_intake.hpp"
 #include "io/front/scheduler_front.hpp"
 #include "io/zmq/engine_hub.hpp"
@@ -20,6 +21,10 @@ namespace rankwise::app {
 /// GET /v1/loads in SGLang's shape, with the pool's name beside each rank.
 [[nodiscard]] nlohmann::ordered_json loads_json(const std::vector<core::rank_load>& loads,
                                                 const std::vector<std::string>& pool_names);
+
+/// The last minutes of each rank, one column per figure: oldest first, null where the rank was not seen.
+[[nodiscard]] nlohmann::ordered_json load_history_json(const std::map<core::rank_id, core::load_history::series>& ranks,
+                                                       const std::vector<std::string>& pool_names);
 
 struct metrics_input {
   const node_snapshot& snapshot;

@@ -132,6 +132,7 @@ TEST(request_table, a_failed_decode_leg_ends_the_prefill_leg) {
   expect_clean(n);
 }
 
+// 43. bootstrap rooms of 63 bits
 TEST(request_table, a_room_of_a_gateway_is_kept_whole) {
   auto n = mini_node::pairs(4);
   auto r = make_request("a");

@@ -1,4 +1,5 @@
 #include "core/load_board.hpp"
+#include "core/load_history.hpp"
 #include "core/rank_machine.hpp"
 #include "core/restart_policy.hpp"
 
@@ -311,6 +312,55 @@ TEST(load_board, the_newest_value_of_every_rank_arrives_at_a_reader_on_another_t
   reader.join();
   for (const auto n : seen)
     EXPECT_EQ(n, last);
+}
+
+rank_row row_of(std::uint16_t rank, std::uint32_t requests) {
+  rank_row row;
+  row.rank = {0, rank};
+  row.state = rank_state::ready;
+  row.requests = requests;
+  row.reported_waiting = 2 * requests;
+  row.tokens = 250;
+  row.kv_capacity = 1000;
+  return row;
+}
+
+TEST(load_history, keeps_five_minutes_of_each_rank_oldest_first) {
+  load_history history;
+  for (std::uint32_t i = 0; i < 310; ++i)
+    history.add({row_of(0, i), row_of(1, 7)});
+  const auto all = history.all();
+  ASSERT_EQ(all.size(), 2u);
+  const auto& seen = all.at({0, 0});
+  ASSERT_EQ(seen.size(), 300u);
+  EXPECT_EQ(seen.front()->requests, 10u);
+  EXPECT_EQ(seen.back()->requests, 309u);
+  EXPECT_EQ(seen.back()->waiting, 618u);
+  EXPECT_EQ(seen.back()->kv_share, 0.25f);
+}
+
+TEST(load_history, shows_a_gap_where_a_rank_was_not_seen_and_forgets_it_after_five_minutes_of_them) {
+  load_history history;
+  history.add({row_of(0, 1), row_of(1, 1)});
+  history.add({row_of(0, 1)});
+  history.add({row_of(0, 1), row_of(1, 3)});
+  const auto seen = history.all().at({0, 1});
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_FALSE(seen[1].has_value());
+  EXPECT_EQ(seen[2]->requests, 3u);
+  for (int i = 0; i < 299; ++i)
+    history.add({row_of(0, 1)});
+  EXPECT_EQ(history.all().count({0, 1}), 1u);
+  history.add({row_of(0, 1)});
+  EXPECT_EQ(history.all().count({0, 1}), 0u);
+}
+
+TEST(load_history, a_rank_that_joins_later_ends_where_the_others_end) {
+  load_history history;
+  history.add({row_of(0, 1)});
+  history.add({row_of(0, 2), row_of(1, 5)});
+  EXPECT_EQ(history.all().at({0, 0}).size(), 2u);
+  EXPECT_EQ(history.all().at({0, 1}).size(), 1u);
 }
 
 } // namespace

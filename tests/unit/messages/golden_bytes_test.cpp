@@ -74,7 +74,7 @@ core::load_report a_report() {
 }
 
 actor_status a_status() {
-  return {"dp_rank", "decode/3", "ready", 1, 2, 3, 4, 5, "boom", true, false};
+  return {"dp_rank", "decode/3", "ready", "slow", 1, 2, 3, 4, 5, "boom", true, false};
 }
 
 core::request_counts some_counts() {
