@@ -39,7 +39,10 @@ struct ledger_options {
 /// that ended is subtracted from a report that still counts it.
 class ledger {
  public:
-  explicit ledger(ledger_options options) : options_(options) {}
+  /// `charges_expected`: up to so many the ledger grows without a pause.
+  explicit ledger(ledger_options options, std::size_t charges_expected = 0) : options_(options) {
+    charges_.reserve(charges_expected);
+  }
 
   struct figures {
     std::uint32_t requests = 0;         ///< legs placed and not ended

@@ -15,8 +15,8 @@ std::string quoted_rank(const pool_options& pool, std::int64_t rank) {
 } // namespace
 
 pool_controller::pool_controller(pool_options options)
-    : options_(std::move(options)), ledger_(options_.ledger), policy_(make_policy(options_.policy, options_.tuning)),
-      ranks_(options_.ranks_max) {
+    : options_(std::move(options)), ledger_(options_.ledger, std::min(options_.requests_in_flight_max, 1u << 17)),
+      policy_(make_policy(options_.policy, options_.tuning)), ranks_(options_.ranks_max) {
   if (policy_ == nullptr)
     throw std::invalid_argument("policy: no policy is named \"" + options_.policy + "\"");
   views_.reserve(options_.ranks_max);

@@ -20,13 +20,17 @@ void request_effects::clear() {
 request_table::request_table(request_table_options options, history_recorder* history)
     : options_(options), history_(history), next_generation_(std::max<std::uint64_t>(options.first_generation, 1)),
       random_(options.seed) {
+  // Growing rehashes everything in one handler. Beyond this many it may.
+  const std::size_t expected = std::min<std::size_t>(options_.streams_max, 1 << 17);
+  streams_.reserve(expected);
+  rids_.reserve(expected);
   room_base_ = random_() >> 24; // 40 bits: a room stays below 2^63 whatever the number of ranks
 }
 
 // -- slots and handles -----------------------------------------------------------------------------------------------
 
 request_handle request_table::handle_of(const slot& s) const {
-  return (s.generation << slot_bits) | static_cast<std::uint64_t>(&s - slots_.data());
+  return (s.generation << slot_bits) | s.number;
 }
 
 request_table::slot* request_table::find(request_handle handle) {
@@ -47,6 +51,7 @@ request_handle request_table::open_slot() {
   }
   auto& s = slots_[index];
   s = slot{};
+  s.number = index;
   s.generation = next_generation_++;
   return handle_of(s);
 }
@@ -613,7 +618,8 @@ leg_record request_table::record_of(request_handle handle, const slot& s, const 
 
 request_table::restart_records request_table::on_controller_restarted(std::uint16_t pool, request_effects& fx) {
   restart_records records;
-  for (auto& s : slots_) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    auto& s = slots_[i];
     if (s.generation == 0)
       continue;
     auto* l = leg_in(s, pool);
@@ -638,7 +644,8 @@ request_table::restart_records request_table::on_controller_restarted(std::uint1
 
 std::vector<request_row> request_table::rows(timestamp now, std::size_t limit) const {
   std::vector<request_row> result;
-  for (const auto& s : slots_) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const auto& s = slots_[i];
     if (result.size() >= limit)
       break;
     if (s.generation == 0)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/block_vector.hpp"
 #include "core/history.hpp"
 #include "core/ids.hpp"
 #include "core/outcome.hpp"
@@ -155,6 +156,7 @@ class request_table {
   struct slot {
     std::uint64_t generation = 0; // of the handle now in the slot; 0 = free
     stream_id stream = 0;
+    std::uint32_t number = 0; // of this slot
     std::uint32_t sample = 0;
     std::uint32_t attempt = 0;
     std::uint32_t next_index = 0; // tokens delivered so far
@@ -214,7 +216,7 @@ class request_table {
 
   request_table_options options_;
   history_recorder* history_;
-  std::vector<slot> slots_;
+  block_vector<slot> slots_;
   std::uint32_t free_head_ = no_slot;
   std::uint64_t next_generation_;
   std::unordered_map<stream_id, stream_entry> streams_;

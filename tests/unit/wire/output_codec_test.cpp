@@ -155,6 +155,7 @@ TEST(output_codec_test, a_batch_of_the_plugin_is_decoded_whole) {
   expect_equal(std::get<token_output>(*decoded), golden_batch());
 }
 
+// 44. a load tail of zeros is no report
 TEST(output_codec_test, a_stop_string_and_a_length_are_told_apart) {
   const auto decoded = decode_output(bytes(goldens::tokens_string_stop));
   ASSERT_TRUE(decoded);
