@@ -231,7 +231,7 @@ struct connection::callbacks {
       } else if (key == "grpc-timeout") {
         s->timeout_ = text;
       } else if (key == "grpc-encoding") {
-        s->encoding_named_ = text != "identity";
+        s->encoding_ = text == "identity" ? "" : text;
       } else if (!key.starts_with(':') && !key.starts_with("grpc-") && key != "te") {
         s->metadata_.emplace_back(key, text);
       }
@@ -704,9 +704,10 @@ void connection::on_request_bytes(stream& s, std::string_view bytes) {
       }
       break;
     case message_reader::state::compressed:
-      refuse(s, s.encoding_named_
-                    ? status{status_code::unimplemented, "compressed request messages are not supported"}
-                    : status{status_code::internal, "a compressed message, and grpc-encoding names no compression"});
+      refuse(s, s.encoding_.empty()
+                    ? status{status_code::internal, "a compressed message, and grpc-encoding names no compression"}
+                    : status{status_code::unimplemented,
+                             "compressed request messages are not supported: grpc-encoding is " + s.encoding_});
       return;
     case message_reader::state::bad_flag:
       refuse(s, {status_code::internal, "message prefix: the flag byte is neither 0 nor 1"});

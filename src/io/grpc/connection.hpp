@@ -50,6 +50,7 @@ class stream final : public call {
   std::string path_;
   std::string content_type_;
   std::string timeout_;
+  std::string encoding_; ///< What grpc-encoding names; empty = no compression.
   std::vector<std::pair<std::string, std::string>> metadata_;
   std::size_t header_bytes_ = 0;
   std::size_t held_bytes_ = 0; ///< Our part of io_context::unfinished_request_bytes.
@@ -62,7 +63,6 @@ class stream final : public call {
   status end_;
 
   bool has_deadline_ = false;
-  bool encoding_named_ = false; ///< grpc-encoding says something other than identity.
   bool headers_done_ = false;
   bool bidirectional_ = false;
   bool remote_closed_ = false;  ///< The client sent END_STREAM.

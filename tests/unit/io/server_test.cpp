@@ -343,6 +343,7 @@ TEST_F(grpc_server, a_compressed_message_is_told_which_encodings_there_are) {
   raw_client client{server_->port()};
   const auto& in = client.wait(client.open(echo, framed("x", 1), true, {{"grpc-encoding", "gzip"}}));
   EXPECT_EQ(in.status(), 12);
+  EXPECT_EQ(in.headers.at("grpc-message"), "compressed request messages are not supported: grpc-encoding is gzip");
   EXPECT_EQ(in.headers.at("grpc-accept-encoding"), "identity");
   EXPECT_EQ(client.wait(client.open(echo, framed("x", 1), true, {{"grpc-encoding", "identity"}})).status(), 13);
   EXPECT_EQ(client.wait(client.open(echo, framed("x"), true, {{"grpc-encoding", "gzip"}})).status(), 0)
