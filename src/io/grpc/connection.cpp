@@ -301,10 +301,19 @@ struct connection::callbacks {
     return 0;
   }
 
+  // Of a flood the client gets one GOAWAY, the one with the name: clients report the last that they got.
+  static int before_frame_sent(nghttp2_session*, const nghttp2_frame* frame, void* user) {
+    const bool nameless = frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.opaque_data_len == 0;
+    return nameless && of(user).flooded_ ? NGHTTP2_ERR_CANCEL : 0;
+  }
+
   // An answer before the whole request: the client is told to stop sending, as RFC 9113 section 8.1 wants it.
   static int on_frame_sent(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
     if (frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA) {
       of(user).guard_.sent_to_client();
+    }
+    if (frame->hd.type == NGHTTP2_GOAWAY && of(user).flooded_) {
+      of(user).flood_told_ = true;
     }
     if (frame->hd.type != NGHTTP2_HEADERS || (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) == 0) {
       return 0;
@@ -351,6 +360,7 @@ struct connection::callbacks {
       nghttp2_session_callbacks_set_on_data_chunk_recv_callback(t, &on_data);
       nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(t, &on_invalid_frame);
       nghttp2_session_callbacks_set_on_stream_close_callback(t, &on_close);
+      nghttp2_session_callbacks_set_before_frame_send_callback(t, &before_frame_sent);
       nghttp2_session_callbacks_set_on_frame_send_callback(t, &on_frame_sent);
       nghttp2_session_callbacks_set_send_callback(t, &send);
       return t;
@@ -568,7 +578,8 @@ bool connection::flush() {
       mark_dirty(); // the rest in the next round, after the other connections
     }
   }
-  return blocked_ || nghttp2_session_want_read(session_) != 0 || nghttp2_session_want_write(session_) != 0;
+  return blocked_ ||
+         (!flood_told_ && (nghttp2_session_want_read(session_) != 0 || nghttp2_session_want_write(session_) != 0));
 }
 
 // --- floods
@@ -619,10 +630,10 @@ void connection::end_for_flood(flood_kind kind) {
   }
   context_.counters.floods[static_cast<std::size_t>(kind)].add();
   close_reason_ = cancel_reason::protocol_error;
-  // The first GOAWAY carries the name, the second makes nghttp2 ignore what still comes.
   const auto name = to_string(kind);
   nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session_),
                         NGHTTP2_ENHANCE_YOUR_CALM, bytes_of(name), name.size());
+  // This makes nghttp2 ignore what still comes. Its own GOAWAY is held back by before_frame_sent().
   nghttp2_session_terminate_session(session_, NGHTTP2_ENHANCE_YOUR_CALM);
   mark_dirty();
 }

@@ -162,7 +162,8 @@ class connection {
   bool ping_open_ = false;
   bool draining_ = false;
   bool goaway_final_ = false;
-  bool flooded_ = false; ///< The client went beyond a flood limit: only the GOAWAY is still sent.
+  bool flooded_ = false;    ///< The client went beyond a flood limit: only the GOAWAY is still sent.
+  bool flood_told_ = false; ///< And now it is.
 };
 
 } // namespace rankwise::io::grpc
