@@ -43,9 +43,22 @@ int main(int argc, char** argv) {
   app.add_option("--dp-size", echo.dp_size, "ranks to tell of")->capture_default_str();
   app.add_option("--mode", echo.disaggregation_mode, "null, prefill or decode")->capture_default_str();
   app.add_option("--model", front_options.model.model_path, "model and tokenizer path to tell of");
+  app.add_option("--tls-certificate", front_options.server.tls.certificate, "the server's chain, a PEM file");
+  app.add_option("--tls-key", front_options.server.tls.key, "its key, a PEM file");
+  app.add_option("--tls-client-ca", front_options.server.tls.client_ca,
+                 "clients need a certificate of these, a PEM file");
+  app.add_option("--message-bytes-max", front_options.server.message_bytes_max, "of one request")
+      ->capture_default_str();
+  auto& floods = front_options.server.floods;
+  std::int64_t ping_interval_ms = floods.ping_interval_min.count();
+  app.add_option("--ping-interval-ms", ping_interval_ms, "keepalive PINGs that come sooner are strikes")
+      ->capture_default_str();
+  app.add_option("--resets-burst", floods.resets.burst, "resets of one connection at once")->capture_default_str();
+  app.add_option("--resets-per-s", floods.resets.per_s, "and each second")->capture_default_str();
   app.add_option("--drain", drain_s, "seconds that open calls get at the end")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   echo.step = std::chrono::microseconds{step_us};
+  floods.ping_interval_min = std::chrono::milliseconds{ping_interval_ms};
 
   sigset_t ends;
   ::sigemptyset(&ends);
@@ -73,7 +86,15 @@ int main(int argc, char** argv) {
     const auto c = front.counters();
     std::cout << "cpu_s=" << cpu_seconds() << " tokens=" << c.tokens << " chunks=" << c.chunks
               << " writes=" << c.server.writes << " wakes=" << c.server.wakes << " calls_now=" << c.server.calls_now
-              << " cancels=" << engine.cancels() << std::endl;
+              << " cancels=" << engine.cancels() << " connections=" << c.server.connections_accepted
+              << " connections_now=" << c.server.connections_now << " calls_started=" << c.server.calls_started
+              << " calls_refused=" << c.server.calls_refused << " resets=" << c.server.resets_received
+              << " tls_handshakes=" << c.server.tls_handshakes
+              << " tls_handshakes_failed=" << c.server.tls_handshakes_failed;
+    for (std::size_t kind = 0; kind < c.server.floods.size(); ++kind) {
+      std::cout << ' ' << to_string(static_cast<rankwise::io::grpc::flood_kind>(kind)) << '=' << c.server.floods[kind];
+    }
+    std::cout << std::endl;
   }
   const bool clean = front.drain(std::chrono::seconds{drain_s});
   engine.stop();

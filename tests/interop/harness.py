@@ -85,6 +85,46 @@ class Program:
         self.stop()
 
 
+class FrontServer(Program):
+    """The program front_server, with the figures that it prints on SIGUSR1."""
+
+    def __init__(self, path, *options):
+        super().__init__(path, *options)
+        try:
+            self.target = self.value("grpc")
+        except BaseException:
+            self.stop()
+            raise
+
+    def figures(self):
+        before = len(self.lines)
+        self.signal(signal.SIGUSR1)
+        line = self.wait_for(lambda text: text.startswith("cpu_s="), 5, before)
+        return {key: float(value) for key, value in (part.split("=") for part in line.split())}
+
+    def settled(self, limit_s=10, **wanted):
+        """These figures once all of them are as wanted, or as they are at the end of the limit."""
+        until = time.monotonic() + limit_s
+        while True:
+            now = self.figures()
+            seen = {key: now[key] for key in wanted}
+            if seen == wanted or time.monotonic() > until:
+                return seen
+            time.sleep(0.05)
+
+    def handshakes(self, limit_s=10):
+        """How many of them were finished and how many failed, once that tells of every connection."""
+        until = time.monotonic() + limit_s
+        while True:
+            now = self.figures()
+            good, bad = now["tls_handshakes"], now["tls_handshakes_failed"]
+            if good + bad == now["connections"]:
+                return good, bad
+            if time.monotonic() > until:
+                raise AssertionError(f"{now['connections']} connections, {good} good and {bad} failed handshakes")
+            time.sleep(0.05)
+
+
 def python_program(name, *arguments):
     return Program(sys.executable, "-u", HERE / name, *arguments)
 
