@@ -44,7 +44,10 @@ void dispatch(self_ptr self, core::request_handle handle, const charged_leg& leg
 // crash leaves either nothing or a leg that RequestManager knows of.
 void place(self_ptr self, core::place_order& order) {
   auto& st = self->state;
-  auto result = st.pool->place(order, self->clock().now());
+  const auto begin = self->clock().now();
+  auto result = st.pool->place(order, begin);
+  if (st.config.on_decision)
+    st.config.on_decision(self->clock().now() - begin);
   if (auto* refused = std::get_if<core::refusal>(&result)) {
     self->send(st.manager, std::move(*refused));
     return;

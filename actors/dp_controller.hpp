@@ -8,6 +8,7 @@
 #include "messages/dp_rank.hpp"
 #include "messages/request_manager.hpp"
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -19,6 +20,8 @@ struct dp_controller_config {
   core::pool_options pool;
   core::node_boot boot = 0;
   core::event_log* events = nullptr; ///< outlives the actor system; optional
+  /// How long it took to choose and charge a rank, or to refuse. Called inside the handler: cheap, and no throw.
+  std::function<void(core::duration)> on_decision;
   /// After a restart: how many ranks will announce themselves. Placements wait for them, at most `settle_max`.
   std::size_t ranks_expected = 0;
   core::duration settle_max = std::chrono::milliseconds{300};

@@ -104,6 +104,7 @@ void start_controller(self_ptr self, std::uint16_t pool) {
   config.pool = st.config.pools[pool];
   config.boot = st.config.boot;
   config.events = st.config.events;
+  config.on_decision = st.config.on_decision;
   for (const auto& [other, c] : st.children)
     if (other.first == "dp_rank" && other.second.pool == pool && c.registered && !c.lost && !c.parked)
       ++config.ranks_expected; // also one whose actor is being restarted: it will announce itself

@@ -31,11 +31,12 @@ struct supervisor_config {
   core::restart_limits forwarder_restarts;
   core::duration park_retry = std::chrono::seconds{30};
   std::shared_ptr<core::load_board> board;
-  core::rank_link* link = nullptr;           ///< outlives the actor system
-  core::stream_sink* sink = nullptr;         ///< outlives the actor system
-  core::history_recorder* history = nullptr; ///< optional
-  core::event_log* events = nullptr;         ///< outlives the actor system; optional
-  core::load_history* loads = nullptr;       ///< outlives the actor system; optional
+  core::rank_link* link = nullptr;                 ///< outlives the actor system
+  core::stream_sink* sink = nullptr;               ///< outlives the actor system
+  core::history_recorder* history = nullptr;       ///< optional
+  core::event_log* events = nullptr;               ///< outlives the actor system; optional
+  core::load_history* loads = nullptr;             ///< outlives the actor system; optional
+  std::function<void(core::duration)> on_decision; ///< of every pool's controller, from its thread
   /// Ranks that an operator had drained before the node was restarted.
   std::vector<core::rank_id> drained;
   /// An operator drained a rank, or it takes work again.

@@ -234,8 +234,8 @@ typename Inspector::result_type inspect(Inspector& f, rank_row& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, controller_counts& x) {
-  return f(caf::meta::type_name("controller_counts"), x.placed, x.refused, x.charges_ended, x.ends_of_unknown_charges,
-           x.reports);
+  return f(caf::meta::type_name("controller_counts"), x.placed, x.placed_by, x.refused, x.charges_ended,
+           x.ends_of_unknown_charges, x.reports);
 }
 
 template <class Inspector>

@@ -14,6 +14,18 @@ std::string quoted_rank(const pool_options& pool, std::int64_t rank) {
 
 } // namespace
 
+std::string_view to_string(placement_rule r) noexcept {
+  switch (r) {
+  case placement_rule::policy:
+    return "policy";
+  case placement_rule::data_parallel_rank:
+    return "data_parallel_rank";
+  case placement_rule::bootstrap_room:
+    return "bootstrap_room";
+  }
+  return "unknown";
+}
+
 pool_controller::pool_controller(pool_options options)
     : options_(std::move(options)), ledger_(options_.ledger, std::min(options_.requests_in_flight_max, 1u << 17)),
       policy_(make_policy(options_.policy, options_.tuning)), ranks_(options_.ranks_max) {
@@ -193,6 +205,7 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
     return refuse(order, reason, std::move(text));
   };
   std::optional<std::uint16_t> chosen;
+  auto rule = placement_rule::policy;
   // A pin speaks of the ranks that decode; a prefill leg is bound by its room alone.
   if (request.data_parallel_rank && options_.role != pool_role::prefill) {
     const auto pin = *request.data_parallel_rank;
@@ -204,7 +217,8 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
     const bool usable = e.known && (e.state == rank_state::ready || e.state == rank_state::suspect);
     if (usable) {
       chosen = static_cast<std::uint16_t>(pin);
-      record.rule = "data_parallel_rank";
+      rule = placement_rule::data_parallel_rank;
+      record.rule = to_string(rule);
     }
     if (!usable && !options_.pin_is_hint)
       return refuse_and_record(failure::pinned_rank_unavailable,
@@ -222,7 +236,8 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
                                                                ", which is " +
                                                                std::string{e.known ? to_string(e.state) : "absent"});
     chosen = rank;
-    record.rule = "bootstrap_room";
+    rule = placement_rule::bootstrap_room;
+    record.rule = to_string(rule);
   }
   if (!chosen) {
     collect_views(now, rank_state::ready);
@@ -253,6 +268,7 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
   policy_->on_placed(*chosen, wanted);
   ++e.placements;
   ++counts_.placed;
+  ++counts_.placed_by[static_cast<std::size_t>(rule)];
 
   placement p;
   p.handle = order.handle;

@@ -55,9 +55,15 @@ struct rank_row {
   bool ejected = false; ///< for its engine's errors, for a while
 };
 
+/// By what a leg got its rank.
+enum class placement_rule : std::uint8_t { policy = 0, data_parallel_rank = 1, bootstrap_room = 2 };
+inline constexpr std::uint8_t placement_rule_count = 3;
+[[nodiscard]] std::string_view to_string(placement_rule r) noexcept;
+
 /// Counts since the controller was started.
 struct controller_counts {
   std::uint64_t placed = 0;
+  std::array<std::uint64_t, placement_rule_count> placed_by{}; ///< their sum is `placed`
   std::uint64_t refused = 0;
   std::uint64_t charges_ended = 0;
   std::uint64_t ends_of_unknown_charges = 0;

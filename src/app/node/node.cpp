@@ -294,6 +294,7 @@ class node::impl {
     c.boot = state_ ? state_->found().boot : 0;
     c.events = &events_;
     c.loads = &load_history_;
+    c.on_decision = [this](core::duration d) { decision_seconds_.Observe(core::to_seconds(d)); };
     if (state_) {
       for (const auto& pool : config_.pools)
         for (const auto& [name, rank] : state_->found().drained)
@@ -495,8 +496,9 @@ class node::impl {
     admin_->get("/metrics", with_snapshot([this](const node_snapshot& s) {
                   const auto i = info();
                   const auto front = front_->counters();
-                  return http_answer{200, "text/plain; version=0.0.4",
-                                     metrics_text({s, i, hub_->counters(), front, dispatch_seconds_})};
+                  return http_answer{
+                      200, "text/plain; version=0.0.4",
+                      metrics_text({s, i, hub_->counters(), front, dispatch_seconds_, decision_seconds_})};
                 }));
     admin_->get("/requests", [=, this](const http_query& q) {
       std::uint64_t limit = 100;
@@ -567,6 +569,8 @@ class node::impl {
   prometheus::Histogram dispatch_seconds_{prometheus::Histogram::BucketBoundaries{
       1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5, 4e-5, 5e-5,   6e-5, 7e-5, 8e-5, 9e-5, 1e-4, 1.25e-4, 1.5e-4, 2e-4, 2.5e-4,
       3e-4, 4e-4,   5e-4, 6.5e-4, 8e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 7e-3, 1e-2, 3e-2,    0.1,    1}};
+  prometheus::Histogram decision_seconds_{prometheus::Histogram::BucketBoundaries{
+      2.5e-7, 5e-7, 1e-6, 2e-6, 3e-6, 5e-6, 7.5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 0.1}};
   // Everything that actors point to stands before the system, so that it outlives them.
   std::shared_ptr<core::load_board> board_;
   std::unique_ptr<io::engine_hub> hub_;

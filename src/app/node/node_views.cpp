@@ -224,6 +224,20 @@ double number(std::uint64_t x) {
   return static_cast<double>(x);
 }
 
+double imbalance(const pool_view& view) {
+  double most = 0;
+  double sum = 0;
+  std::size_t ranks = 0;
+  for (const auto& r : view.ranks) {
+    if (r.state != core::rank_state::ready)
+      continue;
+    most = std::max(most, number(r.tokens));
+    sum += number(r.tokens);
+    ++ranks;
+  }
+  return sum == 0 ? 1 : most * static_cast<double>(ranks) / sum;
+}
+
 } // namespace
 
 std::string metrics_text(const metrics_input& in) {
@@ -268,7 +282,12 @@ std::string metrics_text(const metrics_input& in) {
     f.gauge("rankwise_pool_requests_waiting", "Requests that wait for room under the pool's caps", number(view.waiting),
             pool);
     f.gauge("rankwise_pool_charges", "Legs charged to a rank", number(view.charges), pool);
-    f.counter("rankwise_placements_total", "Legs given a rank", number(view.counts.placed), pool);
+    for (std::size_t i = 0; i < view.counts.placed_by.size(); ++i)
+      f.counter("rankwise_placements_total", "Legs given a rank, by what chose it", number(view.counts.placed_by[i]),
+                {{"pool", view.name}, {"rule", std::string{core::to_string(static_cast<core::placement_rule>(i))}}});
+    f.gauge("rankwise_pool_imbalance",
+            "KV tokens of the fullest rank that takes work, by the ledger, divided by their mean; 1 = even or empty",
+            imbalance(view), pool);
     f.counter("rankwise_placements_refused_total", "Legs that got no rank", number(view.counts.refused), pool);
     for (std::size_t i = 0; i < view.counts.reports.size(); ++i)
       f.counter("rankwise_load_reports_total", "Load reports by what the ledger made of them",
@@ -330,6 +349,7 @@ std::string metrics_text(const metrics_input& in) {
   }
   f.histogram("rankwise_dispatch_seconds",
               "From a request that the front has read and checked until ZeroMQ has it for its rank", in.dispatch);
+  f.histogram("rankwise_decision_seconds", "A placement: a rank chosen and charged, or the leg refused", in.decision);
   f.gauge("rankwise_front_connections", "Client connections", number(in.front.server.connections_now));
   f.gauge("rankwise_front_calls", "Open calls", number(in.front.server.calls_now));
   f.counter("rankwise_front_chunks_total", "Chunk messages sent", number(in.front.chunks));

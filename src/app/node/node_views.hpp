@@ -32,6 +32,7 @@ struct metrics_input {
   const io::engine_hub_counters& hub;
   const io::front::front_counters& front;
   const prometheus::Histogram& dispatch;
+  const prometheus::Histogram& decision;
 };
 [[nodiscard]] std::string metrics_text(const metrics_input& input);
 

@@ -183,6 +183,9 @@ TEST(pool_controller, a_pin_is_kept_whatever_the_load) {
   auto c = make_controller(4);
   for (request_handle h = 1; h <= 10; ++h)
     EXPECT_EQ(placed(c, order_of(h, pinned(2))).rank.rank, 2);
+  placed(c, order_of(11, make_request("free")));
+  EXPECT_EQ(c.counts().placed, 11u);
+  EXPECT_THAT(c.counts().placed_by, testing::ElementsAre(1, 10, 0)) << "policy, data_parallel_rank, bootstrap_room";
 }
 
 TEST(pool_controller, rank_9_of_8_is_an_error_that_names_the_ranks_that_there_are) {

@@ -100,6 +100,7 @@ core::request_counts some_counts() {
 pool_view a_pool_view() {
   pool_view v{1, "decode", "decode", "headroom", 8, 7, 8, 55, 4, {}, {}};
   v.counts.placed = 5;
+  v.counts.placed_by = {1, 2, 2};
   v.counts.reports[4] = 6;
   core::rank_row row;
   row.rank = {1, 2};
