@@ -340,9 +340,8 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
         auto status =
             make_status(self, s.stats, "dp_rank", name_of(s.config), std::string{core::to_string(s.machine->state())});
         const auto& silence = s.machine->silence();
-        status.detail =
-            fmt::format("may be silent for {:.1f} s, and longer by {:.2f} s for each 1,000 tokens to prefill",
-                        core::to_seconds(silence.explained(0)), 1000 / silence.prefill_tokens_per_s());
+        status.detail = fmt::format("silence explained: {:.1f} s, and {:.2f} s for each 1,000 tokens to prefill",
+                                    core::to_seconds(silence.explained(0)), 1000 / silence.prefill_tokens_per_s());
         return status;
       },
   };

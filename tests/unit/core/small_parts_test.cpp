@@ -187,7 +187,7 @@ std::int64_t one_silence(rank_machine& m, std::int64_t from_ms, std::int64_t sil
 }
 
 TEST(rank_machine, learns_the_prefill_of_its_engine_from_the_silences_that_ended) {
-  for (const std::uint64_t rate : {300, 12'000}) { // slower and faster than is believed at first
+  for (const std::uint64_t rate : {300u, 12'000u}) { // slower and faster than is believed at first
     auto m = ready_machine(at_ms(0));
     auto now = one_silence(m, 0, 4000, 4 * rate, 0);
     EXPECT_EQ(m.silence().longest_step(), duration{});
