@@ -84,7 +84,7 @@ void log_transition(self_ptr self, const core::rank_transition& t) {
                           (t.from == t.to ? "" : std::string{core::to_string(t.from)} + " -> ") +
                               std::string{core::to_string(t.to)} + ", epoch " + std::to_string(t.epoch),
                           t.cause);
-  spdlog::info("event=rank_state pool={} rank={} epoch={} from={} to={} cause=\"{}\"", self->state.config.pool_name,
+  spdlog::info("event=rank_state pool={} rank={} epoch={} from={} to={} cause={:?}", self->state.config.pool_name,
                self->state.config.id.rank, t.epoch, core::to_string(t.from), core::to_string(t.to), t.cause);
 }
 
@@ -153,7 +153,7 @@ void on_link(self_ptr self, link_event& e) {
     break;
   case link_event_kind::refused:
     st.last_cause = e.cause;
-    spdlog::error("event=rank_refused pool={} rank={} epoch={} cause=\"{}\"", st.config.pool_name, st.config.id.rank,
+    spdlog::error("event=rank_refused pool={} rank={} epoch={} cause={:?}", st.config.pool_name, st.config.id.rank,
                   e.epoch, e.cause);
     break;
   case link_event_kind::lost:

@@ -200,8 +200,8 @@ caf::result<rank_command_result> on_command(self_ptr self, const rank_command& m
   auto& c = found->second;
   if (m.wish == rank_wish::drain)
     wish_drain(self, c, m, m.rank);
-  else
-    wish_drain(self, c, std::nullopt, m.rank);
+  else if (m.wish == rank_wish::undrain || c.handle == nullptr)
+    wish_drain(self, c, std::nullopt, m.rank); // a removal may be refused, then the rank stays drained
   if (c.handle != nullptr)
     return self->delegate(caf::actor_cast<dp_rank_actor>(c.handle), m);
   if (m.wish != rank_wish::remove)
@@ -237,6 +237,7 @@ void on_down(self_ptr self, const caf::down_msg& m) {
       continue;
     c.handle = nullptr;
     if (m.reason == caf::exit_reason::normal && key.first == "dp_rank") {
+      wish_drain(self, c, std::nullopt, key.second);
       st.children.erase(key); // an operator removed it
       return;
     }
@@ -250,7 +251,7 @@ void on_down(self_ptr self, const caf::down_msg& m) {
     const auto decision = c.policy->on_death(self->clock().now(), st.random);
     if (decision.restart) {
       ++c.restarts;
-      spdlog::warn("event=actor_restart role={} name={} restarts={} backoff_ms={:.1f} cause=\"{}\"", key.first,
+      spdlog::warn("event=actor_restart role={} name={} restarts={} backoff_ms={:.1f} cause={:?}", key.first,
                    name_of(self, key), c.restarts, core::to_seconds(decision.backoff) * 1e3, c.last_error);
       note(self, "actor_restart", key, "restart " + std::to_string(c.restarts), c.last_error);
       self->delayed_send(self, decision.backoff, restart_child{key.first, key.second});
@@ -258,7 +259,7 @@ void on_down(self_ptr self, const caf::down_msg& m) {
     }
     if (can_be_parked(key)) {
       c.parked = true;
-      spdlog::error("event=actor_parked role={} name={} retry_s={:.0f} cause=\"{}\"", key.first, name_of(self, key),
+      spdlog::error("event=actor_parked role={} name={} retry_s={:.0f} cause={:?}", key.first, name_of(self, key),
                     core::to_seconds(st.config.park_retry), c.last_error);
       note(self, "actor_parked", key, "parked", c.last_error);
       if (key.first == "dp_rank")

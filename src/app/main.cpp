@@ -22,6 +22,11 @@ int main(int argc, char** argv) {
   rankwise::app::add_operator_commands(app, exit_code);
   rankwise::app::add_config_command(app, exit_code);
   rankwise::app::add_history_command(app, exit_code);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    constexpr int bad_arguments = 2;
+    return app.exit(error) == 0 ? 0 : bad_arguments; // 0: help
+  }
   return exit_code;
 }

@@ -43,6 +43,12 @@ class event_log {
     return result;
   }
 
+  /// The number of the newest one, kept or not; 0: nothing has happened yet.
+  [[nodiscard]] std::uint64_t last() const {
+    const std::lock_guard guard{mutex_};
+    return last_;
+  }
+
  private:
   mutable std::mutex mutex_;
   std::deque<state_event> events_;

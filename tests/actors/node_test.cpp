@@ -753,6 +753,9 @@ TEST_F(node, a_rank_that_is_drained_with_three_streams_lets_them_end_and_can_be_
   }
   wish(0, rank_wish::drain, 60s);
   EXPECT_FALSE(wish(0, rank_wish::remove).done) << "three streams run on it";
+  crash("dp_rank", {0, 0});
+  advance(100ms);
+  EXPECT_EQ(state_of_rank(0), core::rank_state::draining) << "the refusal has not ended the drain";
   for (core::stream_id s = 1; s <= 3; ++s) {
     EXPECT_TRUE(sink.outcomes[s].empty());
     output(only_add("r" + std::to_string(s)), {2}, finish_reason::stop);

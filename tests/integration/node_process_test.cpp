@@ -1,11 +1,17 @@
 #include "app/node/history_file.hpp"
 #include "app/process/child_process.hpp"
+#include "io/grpc/unique_fd.hpp"
 #include "io/http/admin_server.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +23,16 @@ using namespace rankwise;
 using namespace std::chrono_literals;
 using nlohmann::json;
 using strings = std::vector<std::string>;
+
+io::grpc::unique_fd connect_to(std::uint16_t port) {
+  io::grpc::unique_fd fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  return fd;
+}
 
 /// A node, its engines and a folder for their files; all of it goes with the test.
 class node_process : public testing::Test {
@@ -293,6 +309,40 @@ TEST_F(node_process, a_rank_that_dies_before_it_is_ready_ends_the_start_within_i
   std::ifstream log{folder + "/node.log"};
   const std::string text{std::istreambuf_iterator<char>{log}, {}};
   EXPECT_THAT(text, testing::HasSubstr("pool unified has 1 of 2 ranks: rank 1 is down"));
+}
+
+// A browser page of another site and whoever comes through a proxy connect from loopback as well.
+TEST_F(node_process, the_admin_port_is_its_own_answers_beside_idle_connections_and_takes_no_orders_of_strangers) {
+  start_node(1);
+  const auto colon = admin.rfind(':');
+  const auto port = static_cast<std::uint16_t>(std::stoi(admin.substr(colon + 1)));
+  std::vector<io::grpc::unique_fd> idle;
+  for (int i = 0; i < 20; ++i)
+    idle.push_back(connect_to(port));
+  const auto answer_to = [&](const std::string& request) {
+    const auto fd = connect_to(port);
+    const timeval limit{4, 0};
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    ::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL);
+    std::array<char, 4096> buffer{};
+    const auto got = ::recv(fd.get(), buffer.data(), buffer.size(), 0);
+    return std::string(buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(answer_to("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"), testing::HasSubstr("200 OK"));
+  const std::string post = "POST /policy?policy=round_robin HTTP/1.1\r\nHost: x\r\n";
+  EXPECT_THAT(answer_to(post + "Origin: http://evil.example\r\nContent-Length: 0\r\n\r\n"),
+              testing::HasSubstr(" 403 "));
+  EXPECT_THAT(answer_to(post + "X-Forwarded-For: 203.0.113.9\r\n\r\n"), testing::HasSubstr(" 403 "));
+  EXPECT_EQ(get("/ranks")["pools"][0]["policy"], "headroom");
+  EXPECT_THAT(answer_to(post + "\r\n"), testing::HasSubstr(" 200 ")) << "without a length there is no body";
+  EXPECT_EQ(get("/ranks")["pools"][0]["policy"], "round_robin");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);
+  app::child_process second{RANKWISE_PROGRAM,
+                            {"node", "--grpc", "127.0.0.1:0", "--handshake", "tcp://127.0.0.1:0", "--admin", admin},
+                            folder + "/second.log"};
+  EXPECT_FALSE(second.wait_line("admin=", 3s)) << "two nodes share one port";
+  EXPECT_EQ(second.end(2s), 2);
 }
 
 TEST_F(node_process, a_rank_whose_layout_lacks_a_field_is_refused_by_name) {

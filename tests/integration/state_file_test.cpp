@@ -5,8 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace {
 
@@ -57,6 +60,31 @@ TEST_F(state_file, what_is_written_is_read) {
   EXPECT_EQ(rank.output_address, "tcp://10.0.0.1:5000");
   EXPECT_EQ(rank.registration.epoch, 9U);
   EXPECT_EQ(rank.registration.layouts, example().ranks[0].registration.layouts);
+}
+
+TEST_F(state_file, what_an_engine_says_of_itself_may_be_no_utf_8) {
+  auto state = example();
+  state.ranks[0].registration.engine_version = "bad\xff\xfe";
+  state.ranks[0].registration.layouts = {{"Layout\xff", {"field\xc3"}}};
+  ASSERT_TRUE(app::write_state(path, state));
+  const auto read = app::read_state(path);
+  ASSERT_TRUE(read && *read) << read.error();
+  EXPECT_EQ((*read)->ranks[0].identity, state.ranks[0].identity);
+  EXPECT_THAT((*read)->ranks[0].registration.engine_version, HasSubstr("bad"));
+}
+
+TEST_F(state_file, a_write_that_failed_is_tried_again) {
+  const auto blocker = path + ".new";
+  app::state_keeper keeper{folder.path()};
+  std::filesystem::create_directory(blocker); // the fresh file cannot be made
+  keeper.set_drained("decode", 3, true);
+  std::this_thread::sleep_for(std::chrono::milliseconds{300});
+  EXPECT_TRUE((*app::read_state(path))->drained.empty());
+  std::filesystem::remove(blocker);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{5};
+  while ((*app::read_state(path))->drained.empty() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  EXPECT_EQ((*app::read_state(path))->drained.size(), 1U);
 }
 
 TEST_F(state_file, none_is_no_error) {

@@ -100,6 +100,13 @@ void draw(screen& s, const json& status, const json& ranks, const json& events, 
   }
 }
 
+std::string with_cleared_ends(const std::string& text) {
+  std::string result;
+  for (const char c : text)
+    result += c == '\n' ? std::string{"\033[K\n"} : std::string{c};
+  return result;
+}
+
 int run_top(const node_client& client, double interval_s, bool once) {
   const bool terminal = ::isatty(STDOUT_FILENO) != 0;
   std::uint64_t tokens_before = 0;
@@ -122,8 +129,11 @@ int run_top(const node_client& client, double interval_s, bool once) {
     } else {
       s.add("no node answers at {}\n", client.admin);
     }
-    // Home, then clear what was below: redrawing without a flash.
-    fmt::print("{}{}{}", terminal && !once ? "\033[H" : "", s.text(), terminal && !once ? "\033[J" : "");
+    // Home, each line cleared behind its text, then what was below: redrawing without a flash.
+    if (terminal && !once)
+      fmt::print("\033[H{}\033[J", with_cleared_ends(s.text()));
+    else
+      fmt::print("{}", s.text());
     std::fflush(stdout);
     if (once)
       return exit_done;

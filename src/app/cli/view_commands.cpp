@@ -136,11 +136,21 @@ void add_events(CLI::App& app, int& exit_code) {
   sub->add_flag("--follow", *follow, "go on with what happens, until interrupted");
   sub->callback([=, &exit_code] {
     std::uint64_t after = 0;
+    bool was_there = false;
     do {
       const auto answer = client->get("/events?after=" + std::to_string(after));
       exit_code = answer.exit_code;
-      if (exit_code != exit_done)
-        return;
+      if (exit_code != exit_done) {
+        if (!*follow || !was_there)
+          return;
+        std::this_thread::sleep_for(std::chrono::seconds{1}); // it is being restarted
+        continue;
+      }
+      was_there = true;
+      if (answer.json["last"].get<std::uint64_t>() < after) { // another process: it counts from 1 again
+        after = 0;
+        continue;
+      }
       const auto& events = answer.json["events"];
       if (client->as_json && *follow)
         for (const auto& e : events)

@@ -101,10 +101,15 @@ class state_folder {
       return;
     }
     std::error_code error;
-    fs::create_directories(wanted, error);
+    const bool made = fs::create_directories(wanted, error);
     if (error)
       throw std::runtime_error("state_dir: cannot make " + wanted + ": " + error.message());
-    fs::permissions(wanted, fs::perms::owner_all, error);
+    if (made)
+      fs::permissions(wanted, fs::perms::owner_all, error);
+    else if (const auto mode = fs::status(wanted, error).permissions();
+             !error && (mode & (fs::perms::group_write | fs::perms::others_write)) != fs::perms::none)
+      throw std::runtime_error("state_dir: others may write to " + wanted +
+                               ", and whoever can is a rank; chmod 700 it");
   }
   [[nodiscard]] const std::string& path() const noexcept { return own_ ? own_->path() : wanted_; }
 
@@ -276,13 +281,18 @@ class node::impl {
     if (!state_)
       return;
     if (!state_->damage().empty()) {
-      spdlog::error("event=state_lost cause=\"{}\" consequence=\"ranks must dial in again\"", state_->damage());
+      spdlog::error("event=state_lost cause={:?} consequence=\"ranks must dial in again\"", state_->damage());
       events_.add(clock_.now(), "node", "state file", "lost", state_->damage() + "; ranks must dial in again");
       return;
     }
     const auto& ranks = state_->found().ranks;
+    if (state_->is_first_start()) {
+      spdlog::info("event=state_new consequence=\"ranks must dial in\"");
+      events_.add(clock_.now(), "node", "state file", "none was there",
+                  "the first start, or it was lost: ranks must dial in");
+    }
     for (const auto& why : hub_->restore(ranks)) {
-      spdlog::error("event=rank_not_restored cause=\"{}\" consequence=\"it must dial in again\"", why);
+      spdlog::error("event=rank_not_restored cause={:?} consequence=\"it must dial in again\"", why);
       events_.add(clock_.now(), "node", "state file", "rank not restored", why + "; it must dial in again");
     }
     if (!ranks.empty())
@@ -469,7 +479,8 @@ class node::impl {
     using io::http_answer;
     using io::http_query;
     const auto as_json = [](const nlohmann::ordered_json& j) {
-      return http_answer{200, "application/json", j.dump(1) + "\n"};
+      return http_answer{200, "application/json",
+                         j.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"};
     };
     const auto no_answer = [] {
       return http_answer{503, "text/plain", "the introspector did not answer within 2 s\n"};
@@ -523,7 +534,10 @@ class node::impl {
     backend.pools = pool_names();
     add_operator_routes(*admin_, backend);
     if (config_.fault_injection)
-      admin_->post("/fault/crash", [this](const http_query& q) { return crash(q); });
+      admin_->post("/fault/crash", [this](const http_query& q) {
+        auto no = denied(admin_token_, q);
+        return no ? *no : crash(q);
+      });
   }
 
   io::http_answer crash(const io::http_query& q) {

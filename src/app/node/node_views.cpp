@@ -243,7 +243,8 @@ double imbalance(const pool_view& view) {
 std::string metrics_text(const metrics_input& in) {
   families f;
   const auto& s = in.snapshot;
-  f.gauge("rankwise_ready", "1 when every awaited rank takes work", in.info.ready ? 1 : 0);
+  f.gauge("rankwise_ready", "1 from when every awaited rank took work, while each pool has one that does",
+          in.info.ready ? 1 : 0);
   f.gauge("rankwise_degraded", "1 when some actor is parked", s.degraded ? 1 : 0);
   const auto& c = s.requests;
   const std::string requests = "Streams by what became of them; accepted = completed + failed + cancelled + in flight";

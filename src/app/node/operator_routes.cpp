@@ -18,7 +18,7 @@ using io::http_query;
 using json = nlohmann::ordered_json;
 
 http_answer as_json(const json& j, int status = 200) {
-  return {status, "application/json", j.dump(1) + "\n"};
+  return {status, "application/json", j.dump(1, ' ', false, json::error_handler_t::replace) + "\n"};
 }
 
 http_answer refused(int status, std::string text) {
@@ -42,17 +42,6 @@ std::string wall_time(core::timestamp at, core::timestamp now) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(static_cast<std::time_t>(ms / 1000)), ms % 1000);
 }
 
-/// May this peer change anything? The answer to give when not.
-std::optional<http_answer> denied(const operator_backend& backend, const http_query& q) {
-  if (q.from_loopback)
-    return std::nullopt;
-  if (backend.token.empty())
-    return refused(403, "only loopback may change anything: the node has no admin_token_file");
-  if (q.bearer_token != backend.token)
-    return refused(401, "Authorization: a bearer token is needed");
-  return std::nullopt;
-}
-
 std::optional<std::uint16_t> pool_index(const operator_backend& backend, const std::string& name) {
   if (name.empty() && backend.pools.size() == 1)
     return std::uint16_t{0};
@@ -67,7 +56,7 @@ std::string unknown_pool(const operator_backend& backend, const std::string& nam
 }
 
 http_answer command_rank(const operator_backend& backend, const http_query& q, rank_wish wish, const char* verb) {
-  if (auto no = denied(backend, q))
+  if (auto no = denied(backend.token, q))
     return *no;
   const auto pool = pool_index(backend, q.get("pool"));
   if (!pool)
@@ -92,7 +81,7 @@ http_answer command_rank(const operator_backend& backend, const http_query& q, r
   if (!result)
     return refused(503, name + ": its actor did not answer within 2 s");
   backend.events.add(backend.now(), "operator", name, verb, "from " + q.peer + ": " + result->text);
-  spdlog::info("event=operator verb={} pool={} rank={} peer={} done={} result=\"{}\"", verb, backend.pools[*pool],
+  spdlog::info("event=operator verb={} pool={} rank={} peer={} done={} result={:?}", verb, backend.pools[*pool],
                *number, q.peer, result->done, result->text);
   return as_json({{"done", result->done},
                   {"pool", backend.pools[*pool]},
@@ -105,7 +94,7 @@ http_answer command_rank(const operator_backend& backend, const http_query& q, r
 }
 
 http_answer change_policy(const operator_backend& backend, const http_query& q) {
-  if (auto no = denied(backend, q))
+  if (auto no = denied(backend.token, q))
     return *no;
   policy_change change;
   change.policy = q.get("policy");
@@ -144,7 +133,7 @@ http_answer events(const operator_backend& backend, const http_query& q) {
                     {"subject", e.subject},
                     {"change", e.change},
                     {"cause", e.cause}});
-  return as_json({{"events", list}});
+  return as_json({{"last", backend.events.last()}, {"events", list}});
 }
 
 json record_json(const operator_backend& backend, const core::placement_record& r, core::timestamp now) {
@@ -188,6 +177,16 @@ http_answer placements(const operator_backend& backend, const http_query& q) {
 }
 
 } // namespace
+
+std::optional<http_answer> denied(const std::string& token, const http_query& q) {
+  if (q.from_loopback)
+    return std::nullopt;
+  if (token.empty())
+    return refused(403, "only loopback itself may change anything: the node has no admin_token_file");
+  if (q.bearer_token != token)
+    return refused(401, "Authorization: a bearer token is needed");
+  return std::nullopt;
+}
 
 void add_operator_routes(io::admin_server& admin, const operator_backend& backend) {
   admin.post("/ranks/drain",

@@ -27,6 +27,9 @@ struct operator_backend {
   std::function<std::optional<placement_list>(const std::string& rid)> explain;
 };
 
+/// May whoever asks change anything? The answer to give when not.
+[[nodiscard]] std::optional<io::http_answer> denied(const std::string& token, const io::http_query& q);
+
 /// POST /ranks/drain, /ranks/undrain, /ranks/remove, /policy; GET /events, /placements/RID. The backend is copied.
 void add_operator_routes(io::admin_server& admin, const operator_backend& backend);
 

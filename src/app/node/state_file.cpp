@@ -10,11 +10,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 namespace rankwise::app {
 
@@ -97,12 +100,19 @@ bool write_all(int fd, const std::string& text) {
   return true;
 }
 
+/// What an engine said of itself may be no UTF-8: such bytes are replaced, a state file is JSON.
+std::string text_of(const json& j, int indent = -1) {
+  return j.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
 } // namespace
 
 tl::expected<std::optional<node_state>, std::string> read_state(const std::string& path) {
+  if (std::error_code error; !std::filesystem::exists(path, error) && !error)
+    return std::optional<node_state>{};
   std::ifstream in{path};
   if (!in)
-    return std::optional<node_state>{};
+    return tl::unexpected{failure("read", path)};
   std::stringstream text;
   text << in.rdbuf();
   try {
@@ -130,12 +140,12 @@ tl::expected<void, std::string> write_state(const std::string& path, const node_
     contents["ranks"].push_back(to_json(rank));
   for (const auto& [pool, rank] : state.drained)
     contents["drained"].push_back({{"pool", pool}, {"rank", rank}});
-  const auto crc = checksum(contents.dump());
+  const auto crc = checksum(text_of(contents));
   const json whole{{"version", state_version}, {"crc32", crc}, {"state", std::move(contents)}};
   const auto fresh = path + ".new";
   {
     const file out{fresh, O_WRONLY | O_CREAT | O_TRUNC};
-    if (out.fd() < 0 || !write_all(out.fd(), whole.dump(1) + "\n") || ::fsync(out.fd()) != 0)
+    if (out.fd() < 0 || !write_all(out.fd(), text_of(whole, 1) + "\n") || ::fsync(out.fd()) != 0)
       return tl::unexpected{failure("write", fresh)};
   }
   if (::rename(fresh.c_str(), path.c_str()) != 0)
@@ -160,6 +170,8 @@ state_keeper::state_keeper(const std::string& folder) : path_(folder + "/node.st
     damage_ = found.error();
   else if (*found)
     found_ = std::move(**found);
+  else
+    first_start_ = true;
   // Without a predecessor it begins anywhere: what an engine still runs for a node whose file was lost is foreign then.
   found_.boot = found_.boot == 0 ? std::random_device{}() % 1'000'000 + 1 : found_.boot + 1;
   state_ = found_;
@@ -202,6 +214,7 @@ void state_keeper::set_drained(const std::string& pool, std::uint16_t rank, bool
 }
 
 void state_keeper::run() {
+  constexpr auto retry_every = std::chrono::seconds{1};
   std::unique_lock lock{mutex_};
   for (;;) {
     changed_.wait(lock, [this] { return dirty_ || stopping_; });
@@ -210,9 +223,20 @@ void state_keeper::run() {
     dirty_ = false;
     const auto copy = state_;
     lock.unlock();
-    if (const auto written = write_state(path_, copy); !written)
-      spdlog::error("event=state_not_written cause=\"{}\"", written.error());
+    const auto written = write_state(path_, copy);
     lock.lock();
+    if (written) {
+      if (std::exchange(failed_, false))
+        spdlog::info("event=state_written");
+      continue;
+    }
+    if (!std::exchange(failed_, true))
+      spdlog::error("event=state_not_written cause={:?} consequence=\"a restart would not have the newest ranks back\"",
+                    written.error());
+    if (stopping_)
+      return;
+    dirty_ = true;
+    changed_.wait_for(lock, retry_every, [this] { return stopping_; });
   }
 }
 

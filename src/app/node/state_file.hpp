@@ -45,6 +45,8 @@ class state_keeper {
   [[nodiscard]] const node_state& found() const noexcept { return found_; }
   /// Not empty: the file that was found is of no use, and why.
   [[nodiscard]] const std::string& damage() const noexcept { return damage_; }
+  /// There was no file.
+  [[nodiscard]] bool is_first_start() const noexcept { return first_start_; }
 
   void set_ranks(std::vector<io::rank_record> ranks);
   void set_drained(const std::string& pool, std::uint16_t rank, bool drained);
@@ -56,11 +58,13 @@ class state_keeper {
   int lock_ = -1;
   node_state found_;
   std::string damage_;
+  bool first_start_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
   node_state state_;
   bool dirty_ = false;
   bool stopping_ = false;
+  bool failed_ = false; ///< the last write; tried again every second
   std::thread thread_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <httplib.h>
 
+#include <map>
 #include <stdexcept>
 #include <thread>
 
@@ -28,6 +29,7 @@ bool is_loopback(const std::string& address) {
 
 struct admin_server::impl {
   httplib::Server server;
+  std::map<std::string, httplib::Server::Handler> posts; ///< by path
   std::string address;
   std::thread thread;
 
@@ -39,7 +41,9 @@ struct admin_server::impl {
       if (request.matches.size() > 1)
         query.path_rest = request.matches[1].str();
       query.peer = request.remote_addr;
-      query.from_loopback = is_loopback(request.remote_addr);
+      // A page of another site in an operator's browser, and whoever comes through a proxy, come from loopback too.
+      query.from_loopback = is_loopback(request.remote_addr) && !request.has_header("Origin") &&
+                            !request.has_header("X-Forwarded-For") && !request.has_header("Forwarded");
       const auto authorization = request.get_header_value("Authorization");
       if (constexpr std::string_view scheme = "Bearer "; authorization.starts_with(scheme))
         query.bearer_token = authorization.substr(scheme.size());
@@ -57,11 +61,28 @@ struct admin_server::impl {
 
 admin_server::admin_server(const std::string& address) : impl_(std::make_unique<impl>()) {
   const auto [host, port] = split(address);
-  // Two threads: an operator and a scraper.
-  impl_->server.new_task_queue = [] { return new httplib::ThreadPool(2); };
-  impl_->server.set_read_timeout(5);
+  // A connection has its thread until it is closed: enough of them that pages, scrapers and idle ones do not wait for
+  // each other, and one request for each.
+  impl_->server.new_task_queue = [] { return new httplib::ThreadPool(32); };
+  impl_->server.set_keep_alive_max_count(1);
+  impl_->server.set_read_timeout(2);
   impl_->server.set_write_timeout(5);
-  impl_->server.set_keep_alive_timeout(2);
+  // httplib's own would share the port with whoever else wants it.
+  impl_->server.set_socket_options([](socket_t fd) {
+    const int yes = 1;
+    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
+  // A POST without a body needs no length; httplib would wait for one until its time is over.
+  impl_->server.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+    const auto found =
+        request.method == "POST" && !request.has_header("Content-Length") && !request.has_header("Transfer-Encoding")
+            ? impl_->posts.find(request.path)
+            : impl_->posts.end();
+    if (found == impl_->posts.end())
+      return httplib::Server::HandlerResponse::Unhandled;
+    found->second(request, response);
+    return httplib::Server::HandlerResponse::Handled;
+  });
   impl_->server.set_payload_max_length(1 << 16);
   int bound = port;
   if (port == 0)
@@ -82,7 +103,9 @@ void admin_server::get(const std::string& path, http_handler handler) {
 }
 
 void admin_server::post(const std::string& path, http_handler handler) {
-  impl_->server.Post(path.c_str(), impl::adapt(std::move(handler)));
+  auto adapted = impl::adapt(std::move(handler));
+  impl_->posts[path] = adapted;
+  impl_->server.Post(path.c_str(), std::move(adapted));
 }
 
 void admin_server::start() {

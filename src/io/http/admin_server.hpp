@@ -17,10 +17,10 @@ struct http_answer {
 
 struct http_query {
   std::map<std::string, std::string> parameters;
-  std::string path_rest; ///< what the first group of the path's pattern matched
-  std::string peer;      ///< its address
-  bool from_loopback = false;
-  std::string bearer_token; ///< of the Authorization header; empty: none
+  std::string path_rest;      ///< what the first group of the path's pattern matched
+  std::string peer;           ///< its address
+  bool from_loopback = false; ///< itself: not a page of another site, nor somebody behind a proxy
+  std::string bearer_token;   ///< of the Authorization header; empty: none
 
   [[nodiscard]] std::string get(const std::string& name, const std::string& otherwise = {}) const {
     const auto found = parameters.find(name);
