@@ -99,7 +99,7 @@ std::optional<rank_transition> rank_machine::on_drain_progress(timestamp now, st
   if (requests == 0)
     return go(rank_state::drained, "its last request ended");
   if (now >= drain_deadline_)
-    return go(rank_state::drained, "the deadline of its drain passed");
+    return go(rank_state::drained, "the deadline of its drain passed, requests left: " + std::to_string(requests));
   return std::nullopt;
 }
 

@@ -95,6 +95,9 @@ TEST(config, what_could_not_work_is_refused_wherever_it_was_set) {
   EXPECT_THAT(fault_of([](auto& c) { c.grpc = "nonsense"; }), HasSubstr("node.grpc: \"nonsense\" is not host:port"));
   EXPECT_THAT(fault_of([](auto& c) { c.grpc = "127.0.0.1:65536"; }), HasSubstr("node.grpc"));
   EXPECT_THAT(fault_of([](auto& c) { c.admin = "127.0.0.1:"; }), HasSubstr("node.admin"));
+  EXPECT_THAT(fault_of([](auto& c) { c.admin = c.grpc; }), HasSubstr("is node.grpc too"));
+  EXPECT_THAT(fault_of([](auto& c) { c.admin_token_file = "/nonexistent"; }),
+              HasSubstr("node.admin_token_file: \"/nonexistent\" cannot be read"));
   EXPECT_THAT(fault_of([](auto& c) { c.log_level = "loud"; }), HasSubstr("node.log_level: \"loud\""));
   EXPECT_THAT(fault_of([](auto& c) { c.state_dir = std::string(61, 'x'); }), HasSubstr("node.state_dir"));
   EXPECT_THAT(fault_of([](auto& c) { c.restarts.backoff_min = std::chrono::minutes{1}; }), HasSubstr("backoff_min_ms"));

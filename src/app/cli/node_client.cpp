@@ -42,7 +42,8 @@ void node_client::add_options(CLI::App& command_line, const std::string& example
   command_line.add_option("--admin", admin, "the node's admin address")->capture_default_str();
   command_line.add_flag("--json", as_json, "the answer as it came");
   if (writes)
-    command_line.add_option("--token-file", token_file, "bearer token, needed when this machine is not the node's");
+    command_line.add_option("--token-file", token_file, "bearer token, needed when this machine is not the node's")
+        ->check(CLI::ExistingFile);
   command_line.footer("Example: rankwise " + example);
 }
 

@@ -19,13 +19,25 @@ std::string rank_query(const rank_name& name) {
   return "?pool=" + percent_encoded(name.pool) + "&rank=" + percent_encoded(name.rank);
 }
 
-std::string state_of(const json& ranks, const rank_name& name) {
+std::string state_of(const json& ranks, const json& pool_name, int number) {
   for (const auto& pool : ranks["pools"])
-    if (name.pool.empty() || pool["pool"] == name.pool)
+    if (pool["pool"] == pool_name)
       for (const auto& rank : pool["ranks"])
-        if (std::to_string(rank["rank"].get<int>()) == name.rank)
+        if (rank["rank"].get<int>() == number)
           return rank["state"].get<std::string>();
   return "absent";
+}
+
+/// Why the rank is drained, as its newest event says; empty when that is not known any more.
+std::string cause_of_drained(const node_client& client, const std::string& subject) {
+  std::string cause;
+  const auto events = client.get("/events");
+  if (events.exit_code != exit_done)
+    return cause;
+  for (const auto& e : events.json["events"])
+    if (e["subject"] == subject && e["change"].get<std::string>().find("-> drained") != std::string::npos)
+      cause = e["cause"].get<std::string>();
+  return cause;
 }
 
 void show(const node_client& client, const node_client::answer& answer) {
@@ -59,12 +71,16 @@ int drain(const drain_flags& flags) {
     const auto ranks = flags.client.get("/ranks");
     if (ranks.exit_code != exit_done)
       return ranks.exit_code;
-    const auto state = state_of(ranks.json, name);
+    const auto state = state_of(ranks.json, begun.json["pool"], begun.json["rank"].get<int>());
     if (state != "draining") {
+      const auto subject = fmt::format("{}/{}", begun.json["pool"].get<std::string>(), begun.json["rank"].get<int>());
+      const auto cause = state == "drained" ? cause_of_drained(flags.client, subject) : std::string{};
       if (flags.client.as_json)
-        std::cout << json{{"rank", flags.rank}, {"state", state}}.dump() << "\n";
+        std::cout << json{{"rank", flags.rank}, {"state", state}, {"cause", cause}}.dump() << "\n";
       else
-        fmt::print("{}: is {}\n", begun.json["pool"].get<std::string>() + "/" + name.rank, state);
+        fmt::print("{}: is {}{}\n", subject, state, cause.empty() ? "" : ": " + cause);
+      if (cause.find("deadline") != std::string::npos)
+        return exit_not_in_time;
       return state == "drained" || state == "down" || state == "parked" ? exit_done : exit_refused;
     }
     if (std::chrono::steady_clock::now() > until) {

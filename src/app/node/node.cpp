@@ -270,10 +270,10 @@ class node::impl {
   void read_admin_token() {
     if (config_.admin_token_file.empty())
       return;
-    std::ifstream in{config_.admin_token_file};
-    if (!(in >> admin_token_) || admin_token_.size() < 16)
-      throw std::runtime_error("admin_token_file: " + config_.admin_token_file +
-                               " has no token of at least 16 characters");
+    auto token = app::read_admin_token(config_.admin_token_file);
+    if (!token)
+      throw std::runtime_error("admin_token_file: " + config_.admin_token_file + " " + token.error());
+    admin_token_ = std::move(*token);
   }
 
   /// Ranks that an earlier process served: they come back when they reconnect, without a handshake.

@@ -236,6 +236,16 @@ std::string handshake_fault(const std::string& endpoint, const std::string& adve
 
 } // namespace
 
+tl::expected<std::string, std::string> read_admin_token(const std::string& path) {
+  std::ifstream in{path};
+  std::string token;
+  if (!in)
+    return tl::unexpected{std::string{"cannot be read"}};
+  if (!(in >> token) || token.size() < 16)
+    return tl::unexpected{std::string{"has no token of at least 16 characters"}};
+  return token;
+}
+
 config_errors check_config(const node_config& config) {
   config_errors errors;
   const auto complain = [&](const std::string& key, const std::string& value, const std::string& what) {
@@ -285,6 +295,11 @@ config_errors check_config(const node_config& config) {
   for (const auto& peer : config.allowed_peers)
     if (!io::address_block::parse(peer))
       complain("engine.allowed_peers", peer, "is neither an address nor a block like 10.0.0.0/8");
+  if (!config.admin_token_file.empty())
+    if (const auto token = read_admin_token(config.admin_token_file); !token)
+      complain("node.admin_token_file", config.admin_token_file, token.error());
+  if (config.grpc == config.admin && !config.grpc.ends_with(":0"))
+    complain("node.admin", config.admin, "is node.grpc too");
   if (config.heartbeat_timeout_ms <= config.heartbeat_interval_ms)
     errors.push_back("engine.heartbeat_timeout_ms: must be more than heartbeat_interval_ms");
   return errors;

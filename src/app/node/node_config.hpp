@@ -66,6 +66,8 @@ using config_errors = std::vector<std::string>;
 /// Unknown keys, wrong types, values out of range and impossible combinations are errors.
 [[nodiscard]] tl::expected<node_config, config_errors> parse_config(const std::string& text,
                                                                     const std::string& file_name);
+/// The token in a file, of at least 16 characters; or what is wrong with the file.
+[[nodiscard]] tl::expected<std::string, std::string> read_admin_token(const std::string& path);
 [[nodiscard]] tl::expected<node_config, config_errors> load_config(const std::string& path);
 
 /// Every key with the value that would hold, as TOML.

@@ -143,6 +143,7 @@ TEST(rank_machine, a_drain_ends_when_nothing_is_left_or_at_its_deadline) {
     const auto t = m.on_drain_progress(at_ms(in_time ? 999 : 1000), in_time ? 0 : 1);
     ASSERT_TRUE(t);
     EXPECT_EQ(t->to, rank_state::drained);
+    EXPECT_EQ(t->cause, in_time ? "its last request ended" : "the deadline of its drain passed, requests left: 1");
     EXPECT_EQ(m.on_undrain(at_ms(1001))->to, rank_state::ready);
     EXPECT_FALSE(m.on_undrain(at_ms(1002)));
   }

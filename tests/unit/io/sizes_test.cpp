@@ -156,7 +156,10 @@ TEST(grpc_sizes, a_client_that_reads_nothing_holds_up_nobody_and_costs_little_me
   deaf.send(frame(settings, 0, 0, setting(4, 0x7fffffff)) + frame(window_update, 0, 0, number(0x7fff0000)) +
             whole_call(1, pour_path, "1000000") + whole_call(3, pour_path, "1000000"));
   raw_client other{server->port()};
-  ASSERT_TRUE(eventually([&] { return server->counters().calls_now == 2; }));
+  ASSERT_TRUE(eventually([&] {
+    const auto c = server->counters();
+    return c.calls_now == 2 && c.connections_now == 2;
+  }));
   while (server->counters().connections_now == 2) {
     const auto began = std::chrono::steady_clock::now();
     ASSERT_EQ(other.wait(other.open(echo_path, framed("x"))).status(), 0);
