@@ -68,6 +68,8 @@ int drain(const drain_flags& flags) {
   // At its deadline the node itself ends what is left; a little later it must have said so.
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>{flags.deadline_s + 5};
   for (;;) {
+    // Before the first look too: an answer may be 100 ms old, from before the drain.
+    std::this_thread::sleep_for(std::chrono::milliseconds{200});
     const auto ranks = flags.client.get("/ranks");
     if (ranks.exit_code != exit_done)
       return ranks.exit_code;
@@ -87,7 +89,6 @@ int drain(const drain_flags& flags) {
       std::cerr << "rankwise drain: " << flags.rank << " is still draining\n";
       return exit_not_in_time;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds{200});
   }
 }
 
