@@ -1,5 +1,6 @@
 #include "actors/dp_controller.hpp"
 
+#include "core/block_vector.hpp"
 #include "messages/type_ids.hpp"
 #include "wire/sglang/engine_rid.hpp"
 
@@ -285,7 +286,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
   st.config = std::move(config);
   st.pool.emplace(st.config.pool);
   st.waiting.emplace(st.config.pool.waiting_requests_max, st.config.pool.waiting_time_max);
-  st.legs.reserve(std::min(st.config.pool.requests_in_flight_max, 1u << 17)); // else it rehashes inside a handler
+  st.legs.reserve(std::min(st.config.pool.requests_in_flight_max, core::requests_reserved_max));
   st.ranks.resize(st.config.pool.ranks_max);
   st.epochs.resize(st.config.pool.ranks_max);
   st.orphaned.resize(st.config.pool.ranks_max);

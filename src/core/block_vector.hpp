@@ -1,10 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
 namespace rankwise::core {
+
+/// Hash tables of requests are made with room for so many at most: up to there none rehashes inside a handler.
+inline constexpr std::uint32_t requests_reserved_max = 1u << 17;
 
 /// A vector that grows without moving what it holds: one that doubles at 65,536 slots stops its owner for tens of
 /// milliseconds, in which no token is delivered.

@@ -12,9 +12,7 @@ void load_history::add(const std::vector<rank_row>& rows) {
     auto& seen = ranks_[row.rank];
     if (seen.empty())
       seen.emplace_back();
-    const auto share =
-        row.kv_capacity == 0 ? 0.0 : static_cast<double>(row.tokens) / static_cast<double>(row.kv_capacity);
-    seen.back() = sample{row.state, row.requests, row.reported_waiting, static_cast<float>(share)};
+    seen.back() = sample{row.state, row.requests, row.reported_waiting, static_cast<float>(row.kv_share())};
   }
   for (auto& [id, seen] : ranks_)
     if (seen.size() > samples_max)

@@ -1,5 +1,7 @@
 #include "core/pool_controller.hpp"
 
+#include "core/block_vector.hpp"
+
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -27,7 +29,8 @@ std::string_view to_string(placement_rule r) noexcept {
 }
 
 pool_controller::pool_controller(pool_options options)
-    : options_(std::move(options)), ledger_(options_.ledger, std::min(options_.requests_in_flight_max, 1u << 17)),
+    : options_(std::move(options)),
+      ledger_(options_.ledger, std::min(options_.requests_in_flight_max, requests_reserved_max)),
       policy_(make_policy(options_.policy, options_.tuning)), ranks_(options_.ranks_max) {
   if (policy_ == nullptr)
     throw std::invalid_argument("policy: no policy is named \"" + options_.policy + "\"");

@@ -53,6 +53,11 @@ struct rank_row {
   std::uint64_t reported_kv_used = 0;
   double share = 1;     ///< of what its room would give it: slow start, errors
   bool ejected = false; ///< for its engine's errors, for a while
+
+  /// Of the KV capacity, by the ledger; 0 when no capacity was registered.
+  [[nodiscard]] double kv_share() const noexcept {
+    return kv_capacity == 0 ? 0.0 : static_cast<double>(tokens) / static_cast<double>(kv_capacity);
+  }
 };
 
 /// By what a leg got its rank.

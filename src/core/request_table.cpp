@@ -20,8 +20,7 @@ void request_effects::clear() {
 request_table::request_table(request_table_options options, history_recorder* history)
     : options_(options), history_(history), next_generation_(std::max<std::uint64_t>(options.first_generation, 1)),
       random_(options.seed) {
-  // Growing rehashes everything in one handler. Beyond this many it may.
-  const std::size_t expected = std::min<std::size_t>(options_.streams_max, 1 << 17);
+  const std::size_t expected = std::min(options_.streams_max, requests_reserved_max);
   streams_.reserve(expected);
   rids_.reserve(expected);
   room_base_ = random_() >> 24; // 40 bits: a room stays below 2^63 whatever the number of ranks

@@ -3,19 +3,16 @@
     test_front_security.py FRONT_SERVER      path of the program front_server
 """
 
-import pathlib
 import sys
-import tempfile
 import unittest
 
 import grpc
 import harness
-from certificates import Authority
-from harness import FrontServer, pb, request, rpc
+from front_case import FrontCase, TlsCase
+from harness import pb, request, rpc
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 LIMIT_S = 20
-server_path = ""
 
 
 def open_channel(target, credentials=None, **more):
@@ -33,12 +30,7 @@ def endless(stub, rid):
     return call
 
 
-class SecurityTest(unittest.TestCase):
-    def serve(self, *options):
-        server = FrontServer(server_path, *options)
-        self.addCleanup(server.stop)
-        return server
-
+class SecurityCase(FrontCase):
     def channel(self, server, credentials=None, **more):
         out = open_channel(server.target, credentials, **more)
         self.addCleanup(out.close)
@@ -55,11 +47,8 @@ class SecurityTest(unittest.TestCase):
             answer.take(response)
         self.assertEqual(answer.check(), [])
 
-    def assert_figures(self, server, **wanted):
-        self.assertEqual(server.settled(**wanted), wanted)
 
-
-class Compression(SecurityTest):
+class Compression(SecurityCase):
     def test_a_compressed_request_is_refused_by_name_and_the_channel_goes_on_without(self):
         server = self.serve("--step-us", "3000")
         channel = self.channel(server)
@@ -73,21 +62,7 @@ class Compression(SecurityTest):
         self.assert_figures(server, connections=1, calls_refused=2, calls_started=2, calls_now=0)
 
 
-class Tls(SecurityTest):
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.authority = Authority(pathlib.Path(folder.name) / "ours")
-        cls.stranger = Authority(pathlib.Path(folder.name) / "strange")
-        cls.server_files = cls.authority.issue("server")
-        cls.client_files = cls.authority.issue("client")
-        cls.stranger_files = cls.stranger.issue("client")
-
-    def serve_tls(self, *options):
-        certificate, key = self.server_files
-        return self.serve("--step-us", "3000", "--tls-certificate", certificate, "--tls-key", key, *options)
-
+class Tls(SecurityCase, TlsCase):
     def trusting(self, authority, shown=(None, None)):
         certificate, key = (path and path.read_bytes() for path in shown)
         return grpc.ssl_channel_credentials(authority.ca.read_bytes(), key, certificate)
@@ -145,7 +120,7 @@ class Tls(SecurityTest):
         self.assertEqual(answer.check(), [])
 
 
-class Keepalive(SecurityTest):
+class Keepalive(SecurityCase):
     """The client is the same in both: a keepalive every 400 ms, beside a stream on which nothing comes."""
 
     def keeping_alive(self, server):
@@ -171,7 +146,7 @@ class Keepalive(SecurityTest):
         self.assertEqual([response.WhichOneof("response") for response in other], ["chunk", "complete"])
 
 
-class Cancels(SecurityTest):
+class Cancels(SecurityCase):
     def cancel(self, stub, name, count):
         for call in [endless(stub, f"{name}-{i}") for i in range(count)]:
             call.cancel()
@@ -199,7 +174,7 @@ class Cancels(SecurityTest):
         self.assert_figures(server, connections=2, cancels=502, too_many_resets=1, calls_now=0)
 
 
-class Sizes(SecurityTest):
+class Sizes(SecurityCase):
     def test_a_request_of_just_the_limit_is_served_and_one_byte_more_is_told_both_numbers(self):
         server = self.serve("--step-us", "3000", "--message-bytes-max", "8000000")
         channel = self.channel(server)
@@ -220,5 +195,5 @@ class Sizes(SecurityTest):
 
 
 if __name__ == "__main__":
-    server_path = sys.argv.pop(1)
+    FrontCase.server_path = sys.argv.pop(1)
     unittest.main()

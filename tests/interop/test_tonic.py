@@ -12,17 +12,14 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import harness
-from certificates import Authority
-from harness import FrontServer
+from front_case import FrontCase, TlsCase
 
 PACKAGE = harness.HERE / "tonic_witness"
 BUILD_LIMIT_S = 1500
 SCENARIO_LIMIT_S = 90
-server_path = ""
 witness_path = ""
 
 
@@ -66,12 +63,7 @@ def build(target_dir):
     return target_dir / "debug" / "tonic_witness"
 
 
-class Tonic(unittest.TestCase):
-    def serve(self, *options):
-        server = FrontServer(server_path, *options)
-        self.addCleanup(server.stop)
-        return server
-
+class Tonic(FrontCase):
     def assert_goes(self, server, scenario, **options):
         """Runs one scenario; the witness's line of result is its last."""
         command = [witness_path, server.target, scenario]
@@ -80,9 +72,6 @@ class Tonic(unittest.TestCase):
         print(done.stdout.strip(), file=sys.stderr)
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertTrue(done.stdout.startswith(f"{scenario}: ok: "), done.stdout)
-
-    def assert_figures(self, server, **wanted):
-        self.assertEqual(server.settled(**wanted), wanted)
 
 
 class Plain(Tonic):
@@ -102,22 +91,14 @@ class Plain(Tonic):
         self.assert_figures(server, connections=1, calls_started=1, calls_refused=0, calls_now=0)
 
 
-class Tls(Tonic):
+class Tls(Tonic, TlsCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.authority = Authority(pathlib.Path(folder.name) / "ours")
-        cls.stranger = Authority(pathlib.Path(folder.name) / "strange")
-        cls.server_files = cls.authority.issue("server")
-        certificate, key = cls.authority.issue("client")
-        strange_certificate, strange_key = cls.stranger.issue("client")
+        super().setUpClass()
+        certificate, key = cls.client_files
+        strange_certificate, strange_key = cls.stranger_files
         cls.shown = {"ca": cls.authority.ca, "client__pem": certificate, "client__key": key,
                      "stranger__pem": strange_certificate, "stranger__key": strange_key}
-
-    def serve_tls(self, *options):
-        certificate, key = self.server_files
-        return self.serve("--step-us", "3000", "--tls-certificate", certificate, "--tls-key", key, *options)
 
     def assert_refused(self, server, served):
         """How often tonic tries again is its own affair; no try that should fail has succeeded."""
@@ -179,6 +160,6 @@ class Drops(Tonic):
 
 
 if __name__ == "__main__":
-    server_path = sys.argv.pop(1)
+    FrontCase.server_path = sys.argv.pop(1)
     witness_path = build(pathlib.Path(sys.argv.pop(1)).resolve())
     unittest.main()

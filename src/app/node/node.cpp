@@ -478,10 +478,6 @@ class node::impl {
   void add_routes() {
     using io::http_answer;
     using io::http_query;
-    const auto as_json = [](const nlohmann::ordered_json& j) {
-      return http_answer{200, "application/json",
-                         j.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"};
-    };
     const auto no_answer = [] {
       return http_answer{503, "text/plain", "the introspector did not answer within 2 s\n"};
     };

@@ -58,19 +58,18 @@ json ranks_json(const node_snapshot& snapshot) {
   for (const auto& view : snapshot.pools) {
     auto ranks = json::array();
     for (const auto& r : view.ranks) {
-      json row{
-          {"rank", r.rank.rank},
-          {"state", core::to_string(r.state)},
-          {"epoch", r.epoch},
-          {"requests", r.requests},
-          {"tokens", r.tokens},
-          {"prefill_tokens", r.prefill_tokens},
-          {"kv_capacity", r.kv_capacity},
-          {"kv_share", r.kv_capacity == 0 ? 0.0 : static_cast<double>(r.tokens) / static_cast<double>(r.kv_capacity)},
-          {"max_running", r.max_running},
-          {"placements", r.placements},
-          {"share", r.share},
-          {"ejected", r.ejected}};
+      json row{{"rank", r.rank.rank},
+               {"state", core::to_string(r.state)},
+               {"epoch", r.epoch},
+               {"requests", r.requests},
+               {"tokens", r.tokens},
+               {"prefill_tokens", r.prefill_tokens},
+               {"kv_capacity", r.kv_capacity},
+               {"kv_share", r.kv_share()},
+               {"max_running", r.max_running},
+               {"placements", r.placements},
+               {"share", r.share},
+               {"ejected", r.ejected}};
       if (r.reported)
         row["report"] = {{"age_s", r.report_age_s},
                          {"num_running", r.reported_running},

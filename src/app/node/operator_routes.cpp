@@ -17,10 +17,6 @@ using io::http_answer;
 using io::http_query;
 using json = nlohmann::ordered_json;
 
-http_answer as_json(const json& j, int status = 200) {
-  return {status, "application/json", j.dump(1, ' ', false, json::error_handler_t::replace) + "\n"};
-}
-
 http_answer refused(int status, std::string text) {
   return as_json({{"done", false}, {"text", std::move(text)}}, status);
 }
@@ -177,6 +173,10 @@ http_answer placements(const operator_backend& backend, const http_query& q) {
 }
 
 } // namespace
+
+http_answer as_json(const json& j, int status) {
+  return {status, "application/json", j.dump(1, ' ', false, json::error_handler_t::replace) + "\n"};
+}
 
 std::optional<http_answer> denied(const std::string& token, const http_query& q) {
   if (q.from_loopback)

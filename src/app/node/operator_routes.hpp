@@ -6,6 +6,8 @@
 #include "messages/dp_controller.hpp"
 #include "messages/dp_rank.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <functional>
 #include <optional>
 #include <string>
@@ -26,6 +28,9 @@ struct operator_backend {
   std::function<std::optional<policy_change_result>(const policy_change&)> change_policy;
   std::function<std::optional<placement_list>(const std::string& rid)> explain;
 };
+
+/// What is no UTF-8, such as names that engines and clients chose, is replaced.
+[[nodiscard]] io::http_answer as_json(const nlohmann::ordered_json& j, int status = 200);
 
 /// May whoever asks change anything? The answer to give when not.
 [[nodiscard]] std::optional<io::http_answer> denied(const std::string& token, const io::http_query& q);
