@@ -42,16 +42,22 @@ void dispatch(self_ptr self, core::request_handle handle, const charged_leg& leg
 }
 
 // Select, charge, tell RequestManager, dispatch: in this order and without anything that can fail in between, so that a
-// crash leaves either nothing or a leg that RequestManager knows of.
-void place(self_ptr self, core::place_order& order) {
+// crash leaves either nothing or a leg that RequestManager knows of. False: it would better wait, and may.
+bool place(self_ptr self, core::place_order& order, bool may_wait) {
   auto& st = self->state;
   const auto begin = self->clock().now();
-  auto result = st.pool->place(order, begin);
+  std::variant<core::placement, core::refusal, core::wait_for_rank> result;
+  if (may_wait)
+    result = st.pool->place_or_wait(order, begin);
+  else
+    std::visit([&](auto&& r) { result = std::move(r); }, st.pool->place(order, begin));
   if (st.config.on_decision)
     st.config.on_decision(self->clock().now() - begin);
+  if (std::holds_alternative<core::wait_for_rank>(result))
+    return false;
   if (auto* refused = std::get_if<core::refusal>(&result)) {
     self->send(st.manager, std::move(*refused));
-    return;
+    return true;
   }
   auto& placed = std::get<core::placement>(result);
   auto& leg = st.legs[order.handle];
@@ -59,24 +65,35 @@ void place(self_ptr self, core::place_order& order) {
   self->send(st.manager, std::move(placed));
   if (!leg.held)
     dispatch(self, order.handle, leg, leg.request->bootstrap ? &*leg.request->bootstrap : nullptr);
+  return true;
 }
 
-/// Those who wait come first: an order of which the pool is too full waits behind them, when there is room for that.
+/// The decode leg of a pair waits with its prefill leg, or both would wait for each other's rank.
+bool may_wait_for_rank(self_ptr self, const core::place_order& order) {
+  return !order.hold || self->state.config.pool.role != core::pool_role::decode;
+}
+
+/// An order of which the pool is too full, or which no rank would begin soon, waits with those who do already, when
+/// there is room for that.
 void place_or_wait(self_ptr self, core::place_order& order) {
   auto& st = self->state;
-  const bool must_wait = st.waiting->size() > 0 || !st.pool->has_room(order);
-  if (!must_wait || !st.waiting->enter(order, self->clock().now()))
-    place(self, order);
+  const auto now = self->clock().now();
+  const bool alone = st.waiting->size() == 0 && st.pool->has_room(order);
+  if (alone && place(self, order, may_wait_for_rank(self, order)))
+    return;
+  if (!st.waiting->enter(order, now, st.pool->waiting_order(order, now), st.pool->ranks_up()))
+    place(self, order, false);
 }
 
 /// After anything that may have made room.
 void admit_waiting(self_ptr self) {
   auto& st = self->state;
-  while (const auto* next = st.waiting->next()) {
-    if (!st.pool->has_room(*next))
+  const auto now = self->clock().now();
+  while (auto* next = st.waiting->next(now)) {
+    const auto handle = next->handle;
+    if (!st.pool->has_room(*next) || !place(self, *next, may_wait_for_rank(self, *next)))
       return;
-    auto order = st.waiting->take();
-    place(self, order);
+    st.waiting->leave(handle);
   }
 }
 
@@ -169,8 +186,7 @@ void take_progress(self_ptr self, const core::batch_progress& m) {
   }
   for (const auto handle : m.ended)
     st.legs.erase(handle);
-  if (!m.ended.empty())
-    admit_waiting(self);
+  admit_waiting(self);
 }
 
 /// The DPRank actor was restarted under a living link: what stood in its mailbox is lost. Legs that showed no token may
@@ -266,6 +282,8 @@ void take_up(self_ptr self, const rank_up& m) {
   }
   if (st.settling && ++st.announced >= st.config.ranks_expected)
     settle(self);
+  if (!st.settling)
+    admit_waiting(self);
 }
 
 /// By what the rank judges a silence, and its drain.
@@ -285,7 +303,8 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
   auto& st = self->state;
   st.config = std::move(config);
   st.pool.emplace(st.config.pool);
-  st.waiting.emplace(st.config.pool.waiting_requests_max, st.config.pool.waiting_time_max);
+  st.waiting.emplace(st.config.pool.waiting_requests_max, st.config.pool.waiting_time_max,
+                     st.config.pool.waiting_order);
   st.legs.reserve(std::min(st.config.pool.requests_in_flight_max, core::requests_reserved_max));
   st.ranks.resize(st.config.pool.ranks_max);
   st.epochs.resize(st.config.pool.ranks_max);
@@ -314,6 +333,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         timer t{self, self->state.stats};
         for (const auto& report : m.reports)
           self->state.pool->report(report);
+        admit_waiting(self);
       },
       [=](const rank_up& m) {
         timer t{self, self->state.stats};
@@ -443,7 +463,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         auto& s = self->state;
         settle(self); // the time to wait for announcements is over
         for (auto& order : s.waiting->expired(self->clock().now()))
-          place(self, order);
+          place(self, order, false);
         admit_waiting(self);
         for (std::size_t i = 0; i < s.ranks.size(); ++i) {
           if (s.ranks[i] == nullptr)

@@ -154,8 +154,8 @@ typename Inspector::result_type inspect(Inspector& f, end_order& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, batch_progress& x) {
-  return f(caf::meta::type_name("batch_progress"), x.rank, x.epoch, x.first_tokens, x.ended, x.errors,
-           x.generated_tokens);
+  return f(caf::meta::type_name("batch_progress"), x.rank, x.epoch, x.first_tokens, x.first_cached, x.ended,
+           x.ended_tokens, x.errors, x.requests, x.generated_tokens);
 }
 
 template <class Inspector>
@@ -176,8 +176,9 @@ typename Inspector::result_type inspect(Inspector& f, rank_view& x) {
     age.store(x.report_age);
     return {};
   };
-  return f(caf::meta::type_name("rank_view"), x.rank, x.requests, x.tokens, x.prefill_tokens, x.kv_capacity,
-           x.max_running, x.share, age.present, age.value, x.stale, caf::meta::load_callback(load));
+  return f(caf::meta::type_name("rank_view"), x.rank, x.requests, x.tokens, x.prefill_tokens, x.work_tokens,
+           x.prefilling, x.placed_tokens, x.generated_tokens, x.kv_capacity, x.max_running, x.chunk_tokens,
+           x.prefill_since, x.share, age.present, age.value, x.stale, caf::meta::load_callback(load));
 }
 
 template <class Inspector>

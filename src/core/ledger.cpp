@@ -58,7 +58,7 @@ std::vector<request_handle> ledger::open(std::uint16_t rank, rank_epoch epoch) {
   return dropped;
 }
 
-bool ledger::add(request_handle handle, const charge& c) {
+bool ledger::add(request_handle handle, const charge& c, timestamp now) {
   auto* s = state_of(c.rank, c.epoch);
   if (s == nullptr || !charges_.try_emplace(handle, c).second)
     return false;
@@ -70,9 +70,22 @@ bool ledger::add(request_handle handle, const charge& c) {
     return true;
   s->placed_tokens += added.prompt_tokens;
   s->uncontained_tokens += added.prompt_tokens;
-  if (!added.prefilled)
+  if (!added.prefilled) {
+    if (s->prefilling == 0)
+      s->prefill_since = now;
+    s->prefilling += 1;
     s->prefill_tokens += added.prompt_tokens;
+    s->work_tokens += added.work_tokens;
+  }
   return true;
+}
+
+/// A prompt is done with; the rank begins the next one, if there is any.
+void ledger::end_prefill(rank_state& s, const charge& c, timestamp now) {
+  s.prefilling -= 1;
+  s.prefill_tokens -= c.prompt_tokens;
+  s.work_tokens -= c.work_tokens;
+  s.prefill_since = now;
 }
 
 bool ledger::first_token(request_handle handle, timestamp now) {
@@ -84,7 +97,7 @@ bool ledger::first_token(request_handle handle, timestamp now) {
     return true;
   c.prefilled = true;
   if (auto* s = state_of(c.rank, c.epoch); s != nullptr && !c.released) {
-    s->prefill_tokens -= c.prompt_tokens;
+    end_prefill(*s, c, now);
     s->prefilled_tokens += c.prompt_tokens;
     s->prefilled.push_back({handle, now});
     // Without reports nothing else takes entries out.
@@ -98,7 +111,7 @@ bool ledger::first_token(request_handle handle, timestamp now) {
 void ledger::take_off(rank_state& s, charge& c, timestamp now) {
   s.placed_tokens -= c.prompt_tokens;
   if (!c.prefilled)
-    s.prefill_tokens -= c.prompt_tokens;
+    end_prefill(s, c, now);
   if (c.contained) {
     s.gone_tokens += c.prompt_tokens;
     s.gone.push_back({c.prompt_tokens, now});
@@ -193,6 +206,10 @@ ledger::figures ledger::of(std::uint16_t rank, timestamp now) const {
   const auto& s = ranks_[rank];
   f.requests = s.requests;
   f.prefill_tokens = s.prefill_tokens;
+  f.work_tokens = s.work_tokens;
+  f.prefilling = s.prefilling;
+  f.prefill_since = s.prefill_since;
+  f.generated_tokens = s.generated_tokens;
   f.prefilled_tokens = s.prefilled_tokens;
   f.placed_tokens = s.placed_tokens;
   if (s.report) {

@@ -48,6 +48,10 @@ class ledger {
     std::uint32_t requests = 0;         ///< legs placed and not ended
     std::uint64_t tokens = 0;           ///< estimate of KV tokens in use, see the class comment
     std::uint64_t prefill_tokens = 0;   ///< prompt tokens of legs without a first token
+    std::uint64_t work_tokens = 0;      ///< of these, what is expected to be computed rather than found in a cache
+    std::uint32_t prefilling = 0;       ///< legs without a first token
+    std::uint64_t generated_tokens = 0; ///< so far, by the legs on the rank
+    timestamp prefill_since{};          ///< when the rank last began a prompt, by its outputs
     std::uint64_t placed_tokens = 0;    ///< sum of the prompts of all legs, exact
     std::uint64_t prefilled_tokens = 0; ///< prompt tokens done since the rank opened
     std::optional<duration> report_age;
@@ -58,6 +62,7 @@ class ledger {
     std::uint16_t rank = 0;
     rank_epoch epoch = 0;
     std::uint64_t prompt_tokens = 0;
+    std::uint64_t work_tokens = 0;  ///< of the prompt, what the rank is expected to compute; the rest is in its cache
     std::uint64_t limit_tokens = 0; ///< prompt + the most it may generate: what the cap on tokens in flight counts
     std::uint32_t attempt = 0;
     bool prefilled = false;
@@ -73,7 +78,7 @@ class ledger {
   std::vector<request_handle> close(std::uint16_t rank);
 
   /// False when the handle is charged already or the rank is not open under that epoch.
-  bool add(request_handle handle, const charge& c);
+  bool add(request_handle handle, const charge& c, timestamp now = {});
 
   /// The leg's prompt is prefilled. False: unknown handle.
   bool first_token(request_handle handle, timestamp now);
@@ -115,6 +120,9 @@ class ledger {
     rank_epoch epoch = 0; // 0: closed
     std::optional<load_report> report;
     std::uint32_t requests = 0;
+    std::uint32_t prefilling = 0;
+    timestamp prefill_since{};
+    std::uint64_t work_tokens = 0;
     std::uint64_t placed_tokens = 0;
     std::uint64_t prefill_tokens = 0;
     std::uint64_t prefilled_tokens = 0;
@@ -127,6 +135,7 @@ class ledger {
 
   rank_state* state_of(std::uint16_t rank, rank_epoch epoch);
   void take_off(rank_state& s, charge& c, timestamp now);
+  static void end_prefill(rank_state& s, const charge& c, timestamp now);
 
   ledger_options options_;
   std::vector<rank_state> ranks_; // by rank number

@@ -20,24 +20,64 @@ struct rank_view {
   std::uint16_t rank = 0;
   std::uint32_t requests = 0;         ///< Placed and not ended, exact.
   std::uint64_t tokens = 0;           ///< KV tokens: newest report plus the charges that it cannot contain.
-  std::uint64_t prefill_tokens = 0;   ///< Prompt tokens placed whose first token was not seen yet.
+  std::uint64_t prefill_tokens = 0;   ///< Prompt tokens of requests without a first token.
+  std::uint64_t work_tokens = 0;      ///< Of these, what is expected to be computed rather than found in a cache.
+  std::uint32_t prefilling = 0;       ///< Of `requests`: those without a first token.
+  std::uint64_t placed_tokens = 0;    ///< Prompts of all requests on it, exact.
+  std::uint64_t generated_tokens = 0; ///< So far, by the requests that are on the rank.
   std::uint64_t kv_capacity = 0;      ///< Tokens, as registered.
   std::uint32_t max_running = 0;      ///< Requests, as registered.
+  std::uint64_t chunk_tokens = 0;     ///< Prompt tokens of one step at most, as registered; 0 = not known.
+  timestamp prefill_since{};          ///< When the rank last began a prompt, as far as one can see from its outputs.
   double share = 1.0;                 ///< Slow start: (0, 1]; 1 = full share.
   std::optional<duration> report_age; ///< None: nothing was reported in this epoch.
   bool stale = false;                 ///< The report is too old to count; `tokens` is the ledger's own sum.
 };
 
 struct placement_request {
+  request_handle handle = 0;
+  timestamp now{};
   std::uint64_t prompt_tokens = 0;
   std::uint64_t max_new_tokens = 0;
   std::optional<std::int64_t> bootstrap_room;
   std::uint32_t dp_size = 1; ///< Ranks of the pool, present or not: what engines reduce rooms by.
+  /// Hash of each full block of the prompt, chained, so that equal hashes mean equal prompts up to there.
+  std::span<const std::uint64_t> blocks{};
+  std::uint32_t block_tokens = 0; ///< of one block
+  bool needs_prefill = true;      ///< false: its KV comes from elsewhere (decode pools)
+  bool may_wait = false;          ///< the caller can keep it and ask again when something changed
 };
 
 struct choice {
   std::uint16_t rank = 0;
-  double score = 0; ///< Lower is better; 0 for rules without a score.
+  double score = 0;                ///< Lower is better; 0 for rules without a score.
+  bool wait = false;               ///< Better ask again than send it there now; only when the request may wait.
+  std::uint64_t cached_tokens = 0; ///< prompt tokens that the rank is expected to have already
+};
+
+/// A leg whose first token was seen, or that is over.
+struct leg_progress {
+  std::uint16_t rank = 0;
+  request_handle handle = 0;
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t work_tokens = 0; ///< of these, what the rank was expected to compute
+  std::uint64_t generated_tokens = 0;
+  bool prefilled = true; ///< of one that is over: its first token was seen
+  timestamp at{};
+  std::optional<std::uint64_t> cached_tokens; ///< of the prompt, by the engine's word; none where it has not spoken
+  bool of_prefill_rank = false;               ///< a leg that ends when its prompt is computed, without being aborted
+};
+
+/// What one output batch of a rank, which is one step of its engine, showed.
+struct step_observation {
+  std::uint16_t rank = 0;
+  timestamp at{};
+  std::uint32_t requests = 0;         ///< that got a token
+  std::uint32_t first_tokens = 0;     ///< of these, for how many it was the first
+  std::uint64_t prefilled_tokens = 0; ///< work_tokens of those
+  std::uint32_t prefilling_after = 0; ///< requests on the rank without a first token, now
+  std::uint32_t requests_after = 0;   ///< on the rank now
+  std::uint64_t kv_tokens = 0;        ///< on the rank, by the ledger
 };
 
 class policy {
@@ -50,6 +90,9 @@ class policy {
   /// (follow_bootstrap_room); the request is refused rather than sent to another rank silently.
   [[nodiscard]] virtual std::optional<choice> choose(std::span<const rank_view> ranks,
                                                      const placement_request& request) = 0;
+
+  /// Whether placement_request::blocks means anything to it.
+  [[nodiscard]] virtual bool uses_blocks() const noexcept { return false; }
 
   /// What `choose` compares, for an operator who asks why; nullopt: the rule has no score. Changes nothing.
   [[nodiscard]] virtual std::optional<double> score_of(const rank_view& rank, const placement_request& request) const {
@@ -64,6 +107,16 @@ class policy {
     static_cast<void>(request);
   }
 
+  virtual void on_first_token(const leg_progress& leg) { static_cast<void>(leg); }
+  virtual void on_ended(const leg_progress& leg) { static_cast<void>(leg); }
+  virtual void on_step(const step_observation& step) { static_cast<void>(step); }
+
+  /// Those who wait are asked for in this order, lowest first, within their class; nullopt: in order of arrival.
+  [[nodiscard]] virtual std::optional<double> waiting_order(const placement_request& request) const {
+    static_cast<void>(request);
+    return std::nullopt;
+  }
+
   /// A new incarnation of the rank takes work: nothing of the old one is on it.
   virtual void on_rank_opened(std::uint16_t rank) { static_cast<void>(rank); }
 
@@ -73,13 +126,19 @@ class policy {
 
 struct policy_options {
   std::uint64_t seed = 1;
-  double headroom_request_weight = 0.1; ///< weight of requests / max_running beside tokens / kv_capacity
-  double headroom_prefill_weight = 1.0; ///< extra weight of tokens that are still to be prefilled
-  double headroom_output_share = 0.25;  ///< share of max_new_tokens that a request is expected to generate
+  std::size_t prefix_blocks_max = 1 << 16; ///< prompt blocks remembered for each rank
+  bool lockstep = false; ///< the pool's ranks step together (DP attention): a step lasts as long as the slowest one's
+  double headroom_damage_weight = 0.005; ///< of a second that other streams are delayed, beside one to the first token
+  double headroom_decode_weight = 1;     ///< of a second of the rank's decode step
+  double headroom_output_share = 0.3;    ///< of the expected output for which KV must be free
+  bool headroom_progress = true;         ///< count what steps since can have computed of a prompt
+  bool headroom_learn = true;            ///< learn step times; off: the H100 figures of step_pace
+  bool headroom_prefix = true;           ///< prefer ranks that have the prompt's beginning
+  bool headroom_late_binding = true;     ///< let requests wait while every rank's next steps are covered
+  double headroom_credit_chunks = 3;     ///< chunks of prompts that a rank is given ahead
 };
 
-/// Names: headroom, round_robin, total_requests, total_tokens, total_tokens_uncharged, follow_bootstrap_room,
-/// power_of_two. nullptr: no such policy.
+/// nullptr: no such policy, see policy_names().
 [[nodiscard]] std::unique_ptr<policy> make_policy(std::string_view name, const policy_options& options);
 [[nodiscard]] std::span<const std::string_view> policy_names() noexcept;
 

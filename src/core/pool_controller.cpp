@@ -1,5 +1,6 @@
 #include "core/pool_controller.hpp"
 
+#include "core/block_hashes.hpp"
 #include "core/block_vector.hpp"
 
 #include <algorithm>
@@ -28,10 +29,11 @@ std::string_view to_string(placement_rule r) noexcept {
   return "unknown";
 }
 
-pool_controller::pool_controller(pool_options options)
+pool_controller::pool_controller(pool_options options, std::unique_ptr<policy> rule)
     : options_(std::move(options)),
       ledger_(options_.ledger, std::min(options_.requests_in_flight_max, requests_reserved_max)),
-      policy_(make_policy(options_.policy, options_.tuning)), ranks_(options_.ranks_max) {
+      policy_(rule ? std::move(rule) : make_policy(options_.policy, options_.tuning)), ranks_(options_.ranks_max) {
+  policy_rule_ = "policy " + options_.policy;
   if (policy_ == nullptr)
     throw std::invalid_argument("policy: no policy is named \"" + options_.policy + "\"");
   views_.reserve(options_.ranks_max);
@@ -50,11 +52,11 @@ std::size_t pool_controller::ranks_up() const noexcept {
       std::count_if(ranks_.begin(), ranks_.end(), [](const entry& e) { return e.state == rank_state::ready; }));
 }
 
-refusal pool_controller::refuse(const place_order& order, failure reason, std::string text) {
+refusal pool_controller::refuse(const leg_request& leg, failure reason, std::string text) {
   ++counts_.refused;
   refusal r;
-  r.handle = order.handle;
-  r.attempt = order.attempt;
+  r.handle = leg.wanted.handle;
+  r.attempt = leg.attempt;
   r.pool = options_.index;
   r.reason = reason;
   r.text = std::move(text);
@@ -99,6 +101,12 @@ void pool_controller::collect_views(timestamp now, rank_state wanted) {
     v.requests = f.requests;
     v.tokens = f.tokens;
     v.prefill_tokens = f.prefill_tokens;
+    v.work_tokens = f.work_tokens;
+    v.prefilling = f.prefilling;
+    v.generated_tokens = f.generated_tokens;
+    v.placed_tokens = f.placed_tokens;
+    v.prefill_since = f.prefill_since;
+    v.chunk_tokens = e.announced.chunk_tokens;
     v.kv_capacity = e.announced.kv_capacity;
     v.max_running = e.announced.max_running;
     v.report_age = f.report_age;
@@ -121,6 +129,7 @@ bool pool_controller::set_policy(const std::string& name) {
     return false;
   policy_ = std::move(fresh);
   options_.policy = name;
+  policy_rule_ = "policy " + name;
   for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
     for (const auto handle : ledger_.handles_on(i)) {
       placement_request r;
@@ -143,21 +152,20 @@ std::vector<placement_record> pool_controller::explain(const std::string& rid) c
   return result;
 }
 
-placement_record& pool_controller::open_record(const place_order& order, const placement_request& wanted,
-                                               timestamp now) {
+placement_record& pool_controller::open_record(const leg_request& leg) {
   if (records_.size() < placement_records_max)
     records_.emplace_back();
   auto& record = records_[next_record_];
   next_record_ = (next_record_ + 1) % placement_records_max;
-  record.rid = order.request->rid;
-  record.handle = order.handle;
-  record.attempt = order.attempt;
-  record.sample = order.sample;
+  record.rid = leg.rid;
+  record.handle = leg.wanted.handle;
+  record.attempt = leg.attempt;
+  record.sample = leg.sample;
   record.pool = options_.index;
   record.refused = false;
-  record.at = now;
-  record.prompt_tokens = wanted.prompt_tokens;
-  record.max_new_tokens = wanted.max_new_tokens;
+  record.at = leg.wanted.now;
+  record.prompt_tokens = leg.wanted.prompt_tokens;
+  record.max_new_tokens = leg.wanted.max_new_tokens;
   record.candidates.clear();
   return record;
 }
@@ -178,40 +186,76 @@ void pool_controller::record_candidates(placement_record& record, const placemen
   record.candidates.resize(candidates_max);
 }
 
-std::variant<placement, refusal> pool_controller::place(const place_order& order, timestamp now) {
+pool_controller::leg_request pool_controller::leg_of(const place_order& order, timestamp now, bool may_wait) {
   const auto& request = *order.request;
-  placement_request wanted;
-  wanted.prompt_tokens = request.input_ids.size();
-  wanted.max_new_tokens = static_cast<std::uint64_t>(std::max(request.sampling.max_new_tokens, 0));
-  wanted.dp_size = dp_size();
+  leg_request leg;
+  leg.rid = request.rid;
+  leg.attempt = order.attempt;
+  leg.sample = order.sample;
+  leg.data_parallel_rank = request.data_parallel_rank;
+  leg.wanted.handle = order.handle;
+  leg.wanted.now = now;
+  leg.wanted.prompt_tokens = request.input_ids.size();
+  leg.wanted.max_new_tokens = static_cast<std::uint64_t>(std::max(request.sampling.max_new_tokens, 0));
+  leg.wanted.may_wait = may_wait;
   if (request.bootstrap)
-    wanted.bootstrap_room = request.bootstrap->room;
+    leg.wanted.bootstrap_room = request.bootstrap->room;
+  if (options_.role != pool_role::decode && options_.prefix_block_tokens > 0 && policy_->uses_blocks()) {
+    hash_blocks(request.input_ids, options_.prefix_block_tokens, blocks_);
+    leg.wanted.blocks = blocks_;
+    leg.wanted.block_tokens = options_.prefix_block_tokens;
+  }
+  return leg;
+}
+
+std::variant<placement, refusal> pool_controller::place(const place_order& order, timestamp now) {
+  auto result = place(leg_of(order, now, false));
+  if (auto* refused = std::get_if<refusal>(&result))
+    return std::move(*refused);
+  return std::move(std::get<placement>(result));
+}
+
+std::variant<placement, refusal, wait_for_rank> pool_controller::place_or_wait(const place_order& order,
+                                                                               timestamp now) {
+  return place(leg_of(order, now, true));
+}
+
+std::optional<double> pool_controller::waiting_order(const place_order& order, timestamp now) {
+  return waiting_order(leg_of(order, now, true).wanted);
+}
+
+std::variant<placement, refusal, wait_for_rank> pool_controller::place(const leg_request& leg) {
+  auto wanted = leg.wanted;
+  const auto now = wanted.now;
+  wanted.dp_size = dp_size();
+  wanted.needs_prefill = options_.role != pool_role::decode;
   const auto limit = wanted.prompt_tokens + wanted.max_new_tokens;
 
-  if (ledger_.find(order.handle) != nullptr)
-    return refuse(order, failure::duplicate_rid, "handle " + std::to_string(order.handle) + " is charged already");
+  if (ledger_.find(wanted.handle) != nullptr)
+    return refuse(leg, failure::duplicate_rid, "handle " + std::to_string(wanted.handle) + " is charged already");
   if (ledger_.charge_count() >= options_.requests_in_flight_max)
-    return refuse(order, failure::requests_in_flight_max,
+    return refuse(leg, failure::requests_in_flight_max,
                   "pool " + options_.name + " has " + std::to_string(ledger_.charge_count()) +
                       " requests in flight, requests_in_flight_max is " +
                       std::to_string(options_.requests_in_flight_max));
   if (ledger_.limit_tokens() + limit > options_.tokens_in_flight_max)
-    return refuse(order, failure::tokens_in_flight_max,
+    return refuse(leg, failure::tokens_in_flight_max,
                   "pool " + options_.name + " has " + std::to_string(ledger_.limit_tokens()) +
                       " tokens in flight, this request may take " + std::to_string(limit) +
                       ", tokens_in_flight_max is " + std::to_string(options_.tokens_in_flight_max));
 
-  auto& record = open_record(order, wanted, now);
   const auto refuse_and_record = [&](failure reason, std::string text) {
+    auto& record = open_record(leg);
     record.refused = true;
     record.rule = text;
-    return refuse(order, reason, std::move(text));
+    return refuse(leg, reason, std::move(text));
   };
+  std::optional<choice> best; // by the policy
   std::optional<std::uint16_t> chosen;
   auto rule = placement_rule::policy;
   // A pin speaks of the ranks that decode; a prefill leg is bound by its room alone.
-  if (request.data_parallel_rank && options_.role != pool_role::prefill) {
-    const auto pin = *request.data_parallel_rank;
+  if (leg.data_parallel_rank && options_.role != pool_role::prefill) {
+    const auto pin = *leg.data_parallel_rank;
     if (pin < 0 || static_cast<std::uint32_t>(pin) >= wanted.dp_size)
       return refuse_and_record(failure::invalid_argument, "data_parallel_rank: " + std::to_string(pin) + ", pool " +
                                                               options_.name + " has ranks 0 to " +
@@ -221,7 +265,6 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
     if (usable) {
       chosen = static_cast<std::uint16_t>(pin);
       rule = placement_rule::data_parallel_rank;
-      record.rule = to_string(rule);
     }
     if (!usable && !options_.pin_is_hint)
       return refuse_and_record(failure::pinned_rank_unavailable,
@@ -240,7 +283,6 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
                                                                std::string{e.known ? to_string(e.state) : "absent"});
     chosen = rank;
     rule = placement_rule::bootstrap_room;
-    record.rule = to_string(rule);
   }
   if (!chosen) {
     collect_views(now, rank_state::ready);
@@ -248,34 +290,45 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
       collect_views(now, rank_state::suspect); // silence alone must not stop a pool
     if (views_.empty())
       return refuse_and_record(failure::no_rank_available, "no rank of pool " + options_.name + " can take work");
-    const auto best = policy_->choose(views_, wanted);
+    best = policy_->choose(views_, wanted);
     if (!best)
       return refuse_and_record(failure::no_rank_available, "policy " + options_.policy + " names a rank of pool " +
                                                                options_.name + " that cannot take work");
+    if (best->wait && wanted.may_wait)
+      return wait_for_rank{};
     chosen = best->rank;
-    record.rule = "policy " + options_.policy;
-    record_candidates(record, wanted, best->rank);
   }
 
   auto& e = ranks_[*chosen];
+  auto& record = open_record(leg);
+  if (best) {
+    record.rule = policy_rule_;
+    record_candidates(record, wanted, best->rank);
+  } else {
+    record.rule = to_string(rule);
+  }
   record.rank = *chosen;
   record.epoch = e.announced.epoch;
   ledger::charge c;
   c.rank = *chosen;
   c.epoch = e.announced.epoch;
   c.prompt_tokens = wanted.prompt_tokens;
+  c.work_tokens = wanted.prompt_tokens - std::min(wanted.prompt_tokens, best ? best->cached_tokens : 0);
   c.limit_tokens = limit;
-  c.attempt = order.attempt;
-  if (!ledger_.add(order.handle, c))
-    return refuse_and_record(failure::no_rank_available, quoted_rank(options_, *chosen) + " is not open");
+  c.attempt = leg.attempt;
+  if (!ledger_.add(wanted.handle, c, now)) {
+    record.refused = true;
+    record.rule = quoted_rank(options_, *chosen) + " is not open";
+    return refuse(leg, failure::no_rank_available, record.rule);
+  }
   policy_->on_placed(*chosen, wanted);
   ++e.placements;
   ++counts_.placed;
   ++counts_.placed_by[static_cast<std::size_t>(rule)];
 
   placement p;
-  p.handle = order.handle;
-  p.attempt = order.attempt;
+  p.handle = wanted.handle;
+  p.attempt = leg.attempt;
   p.rank = {options_.index, *chosen};
   p.epoch = e.announced.epoch;
   p.dp_size = wanted.dp_size;
@@ -322,11 +375,39 @@ std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch 
 }
 
 bool pool_controller::progress(const batch_progress& p, timestamp now) {
-  for (const auto handle : p.first_tokens)
+  step_observation step;
+  step.rank = p.rank.rank;
+  step.at = now;
+  step.requests = p.requests;
+  const auto progress_of = [now](request_handle handle, const ledger::charge& c) {
+    return leg_progress{c.rank, handle, c.prompt_tokens, c.work_tokens, 0, c.prefilled, now, std::nullopt, false};
+  };
+  for (std::size_t i = 0; i < p.first_tokens.size(); ++i) {
+    const auto handle = p.first_tokens[i];
+    const auto* c = ledger_.find(handle);
+    if (c == nullptr)
+      continue;
+    step.first_tokens += 1;
+    step.prefilled_tokens += c->work_tokens;
+    auto leg = progress_of(handle, *c);
+    if (i < p.first_cached.size())
+      leg.cached_tokens = p.first_cached[i];
     ledger_.first_token(handle, now);
-  for (const auto handle : p.ended)
-    static_cast<void>(end(handle, now));
+    policy_->on_first_token(leg);
+  }
+  for (std::size_t i = 0; i < p.ended.size(); ++i) {
+    const auto ended = end(p.ended[i], now, i < p.ended_tokens.size() ? p.ended_tokens[i] : 0);
+    if (ended && !ended->prefilled && options_.role == pool_role::prefill && !ended->released) {
+      step.first_tokens += 1;
+      step.prefilled_tokens += ended->work_tokens;
+    }
+  }
   ledger_.set_generated(p.rank.rank, p.epoch, p.generated_tokens);
+  const auto after = ledger_.of(p.rank.rank, now);
+  step.kv_tokens = after.tokens;
+  step.prefilling_after = after.prefilling;
+  step.requests_after = after.requests;
+  policy_->on_step(step);
   if (p.ended.empty() || p.rank.rank >= ranks_.size() || ranks_[p.rank.rank].announced.epoch != p.epoch ||
       options_.health.ejected_share_max <= 0)
     return false;
@@ -340,8 +421,11 @@ bool pool_controller::release(request_handle handle, timestamp now) {
   return ledger_.release(handle, now);
 }
 
-std::optional<ledger::charge> pool_controller::end(request_handle handle, timestamp now) {
+std::optional<ledger::charge> pool_controller::end(request_handle handle, timestamp now, std::uint32_t generated) {
   auto ended = ledger_.end(handle, now);
+  if (ended)
+    policy_->on_ended({ended->rank, handle, ended->prompt_tokens, ended->work_tokens, generated, ended->prefilled, now,
+                       std::nullopt, options_.role == pool_role::prefill && !ended->released});
   ++(ended ? counts_.charges_ended : counts_.ends_of_unknown_charges);
   return ended;
 }

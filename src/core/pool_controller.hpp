@@ -6,6 +6,7 @@
 #include "core/policy.hpp"
 #include "core/rank_health.hpp"
 #include "core/rank_machine.hpp"
+#include "core/waiting_room.hpp"
 
 #include <array>
 #include <memory>
@@ -25,6 +26,8 @@ struct pool_options {
   std::uint64_t tokens_in_flight_max = 1ull << 32; ///< prompts plus the most that may be generated
   std::uint32_t waiting_requests_max = 1024;       ///< that may wait for room under the two caps above; 0 = none
   duration waiting_time_max = std::chrono::seconds{10};
+  waiting_order_options waiting_order;     ///< of requests that the policy lets wait for a rank
+  std::uint32_t prefix_block_tokens = 256; ///< of a block by which equal beginnings are told; 0 = they are not
   bool pin_is_hint = false;
   std::string policy = "headroom";
   policy_options tuning;
@@ -60,6 +63,9 @@ struct rank_row {
   }
 };
 
+/// The policy would rather decide later.
+struct wait_for_rank {};
+
 /// By what a leg got its rank.
 enum class placement_rule : std::uint8_t { policy = 0, data_parallel_rank = 1, bootstrap_room = 2 };
 inline constexpr std::uint8_t placement_rule_count = 3;
@@ -78,7 +84,8 @@ struct controller_counts {
 /// The thinking of one pool's DPController: admission, policy and ledger. Select and charge are one step.
 class pool_controller {
  public:
-  explicit pool_controller(pool_options options);
+  /// `rule` stands in for the policy that the options name; for the simulator and tests.
+  explicit pool_controller(pool_options options, std::unique_ptr<policy> rule = nullptr);
 
   [[nodiscard]] const pool_options& options() const noexcept { return options_; }
   [[nodiscard]] const controller_counts& counts() const noexcept { return counts_; }
@@ -91,6 +98,27 @@ class pool_controller {
   /// Within both caps. Without room place() refuses.
   [[nodiscard]] bool has_room(const place_order& order) const;
   [[nodiscard]] std::variant<placement, refusal> place(const place_order& order, timestamp now);
+  /// The same, but see `wait_for_rank`.
+  [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place_or_wait(const place_order& order, timestamp now);
+  /// See policy::waiting_order.
+  [[nodiscard]] std::optional<double> waiting_order(const place_order& order, timestamp now);
+
+  /// What is asked for, apart from the wire it came by.
+  struct leg_request {
+    std::string_view rid;
+    std::uint32_t attempt = 0;
+    std::uint32_t sample = 0;
+    std::optional<std::int32_t> data_parallel_rank;
+    placement_request wanted; ///< handle and now too
+  };
+  /// The same for whoever has no request at hand. `wait_for_rank`: nothing was charged; ask again when something
+  /// changed. Only when `wanted.may_wait`.
+  [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place(const leg_request& leg);
+  /// See policy::waiting_order.
+  [[nodiscard]] std::optional<double> waiting_order(placement_request request) const {
+    request.needs_prefill = options_.role != pool_role::decode;
+    return policy_->waiting_order(request);
+  }
 
   /// A rank that takes work under `epoch`. Returns the handles that were charged to an earlier epoch of it.
   std::vector<request_handle> rank_up(const rank_announcement& rank, timestamp now);
@@ -102,7 +130,8 @@ class pool_controller {
   /// True: with this the rank's errors eject it.
   bool progress(const batch_progress& p, timestamp now);
   bool release(request_handle handle, timestamp now);
-  std::optional<ledger::charge> end(request_handle handle, timestamp now);
+  /// `generated`: tokens, where known.
+  std::optional<ledger::charge> end(request_handle handle, timestamp now, std::uint32_t generated = 0);
   report_verdict report(const load_report& r);
 
   /// After a restart: takes over what RequestManager knows to be placed. Returns handles whose rank is gone.
@@ -131,18 +160,22 @@ class pool_controller {
     rank_health health;
   };
 
+  /// Valid until the next call.
+  [[nodiscard]] leg_request leg_of(const place_order& order, timestamp now, bool may_wait);
   [[nodiscard]] double share_of(const entry& e, timestamp now) const;
 
-  placement_record& open_record(const place_order& order, const placement_request& wanted, timestamp now);
+  placement_record& open_record(const leg_request& leg);
   void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;
-  [[nodiscard]] refusal refuse(const place_order& order, failure reason, std::string text);
+  [[nodiscard]] refusal refuse(const leg_request& leg, failure reason, std::string text);
   void collect_views(timestamp now, rank_state wanted);
 
   pool_options options_;
   ledger ledger_;
   std::unique_ptr<policy> policy_;
-  std::vector<entry> ranks_;     // by rank number, ranks_max entries
-  std::vector<rank_view> views_; // reused, so that a decision allocates nothing
+  std::string policy_rule_;           // what a record says of a choice by it
+  std::vector<entry> ranks_;          // by rank number, ranks_max entries
+  std::vector<std::uint64_t> blocks_; // of the order in hand
+  std::vector<rank_view> views_;      // reused, so that a decision allocates nothing
   controller_counts counts_;
   std::vector<placement_record> records_; // a ring of placement_records_max
   std::size_t next_record_ = 0;

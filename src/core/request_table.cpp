@@ -523,6 +523,7 @@ void request_table::on_prefill_output(request_handle handle, slot& s, const outp
     return;
   l.state = leg_state::ended;
   fx.progress.ended.push_back(handle);
+  fx.progress.ended_tokens.push_back(0);
   fx.progress.errors += is_engine_fault(item) ? 1 : 0;
   fx.has_progress = true;
   if (item.finish != finish_reason::abort)
@@ -542,9 +543,11 @@ void request_table::on_token_output(request_handle handle, slot& s, const output
   e.prompt_tokens = item.prompt_tokens;
   e.cached_tokens = item.cached_tokens;
   if (item.token_count > 0) {
+    ++fx.progress.requests;
     if (!l.prefilled) {
       l.prefilled = true;
       fx.progress.first_tokens.push_back(handle);
+      fx.progress.first_cached.push_back(item.cached_tokens);
       fx.has_progress = true;
       auto& prefill = s.legs[1];
       if (prefill.state != leg_state::none && !prefill.released) {
@@ -574,6 +577,7 @@ void request_table::on_token_output(request_handle handle, slot& s, const output
   auto& generated = generated_on(l.pool, l.rank);
   generated -= std::min<std::uint64_t>(generated, s.next_index);
   fx.progress.ended.push_back(handle);
+  fx.progress.ended_tokens.push_back(s.next_index);
   fx.progress.errors += is_engine_fault(item) ? 1 : 0;
   fx.has_progress = true;
   if (item.finish == finish_reason::abort) {

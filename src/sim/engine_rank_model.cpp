@@ -32,7 +32,7 @@ engine_rank_model::engine_rank_model(engine_rank_options options, std::uint64_t 
 void engine_rank_model::add(timestamp now, rank_request asked, rank_outputs& out) {
   ++requests_seen_;
   const auto refuse = [&](std::string message, std::int32_t status) {
-    out.aborts.push_back({asked.rid, std::move(message), status});
+    out.aborts.push_back({asked.rid, std::move(message), status, asked.number});
   };
   if (options_.faults.fail_all) {
     return refuse("the simulated engine fails every request", 500);
@@ -83,6 +83,7 @@ void engine_rank_model::abort(timestamp, std::string_view rid, rank_outputs& out
   }
   request& r = *found->second;
   if (r.at == phase::running) {
+    aborts_asked_ += r.abort_asked ? 0 : 1;
     r.abort_asked = true;
   } else {
     fail(r, "Aborted", 0, out);
@@ -132,6 +133,20 @@ void engine_rank_model::flush_cache() {
 wire::sglang::load_tail engine_rank_model::load() const noexcept {
   return {static_cast<std::uint32_t>(running_.size()), static_cast<std::uint32_t>(waiting_.size() + pd_waiting_),
           used_tokens(), options_.kv_capacity_tokens};
+}
+
+std::uint64_t engine_rank_model::waiting_tokens() const noexcept {
+  std::uint64_t tokens = 0;
+  for (const request* r : waiting_)
+    tokens += r->asked.input_tokens;
+  return tokens;
+}
+
+std::uint64_t engine_rank_model::tokens_to_compute() const noexcept {
+  std::uint64_t tokens = options_.role == pool_role::decode ? 0 : waiting_tokens();
+  for (const request* r : running_)
+    tokens += r->to_compute;
+  return tokens;
 }
 
 // -- time
@@ -222,15 +237,17 @@ void engine_rank_model::begin_step(timestamp start, timestamp end) {
 }
 
 std::optional<duration> engine_rank_model::plan_step(rank_outputs& out) {
-  std::erase_if(running_, [&](request* r) {
-    if (!r->abort_asked) {
-      return false;
-    }
-    fail_partner(*r, "the prefill request was aborted", out);
-    emit(*r, finish_reason::abort, out);
-    forget(*r);
-    return true;
-  });
+  if (aborts_asked_ > 0) {
+    std::erase_if(running_, [&](request* r) {
+      if (!r->abort_asked) {
+        return false;
+      }
+      fail_partner(*r, "the prefill request was aborted", out);
+      emit(*r, finish_reason::abort, out);
+      forget(*r);
+      return true;
+    });
+  }
   admit_waiting(out);
   retract_until_steps_fit();
   std::uint64_t decoding = 0;
@@ -377,7 +394,7 @@ bool engine_rank_model::admit(request& r, rank_outputs& out) {
     } else {
       r.at = phase::awaiting_kv;
       ++pd_waiting_;
-      out.queries.push_back({r.asked.rid, *r.asked.bootstrap});
+      out.queries.push_back({r.asked.rid, r.asked.number, *r.asked.bootstrap});
     }
     return true;
   }
@@ -402,7 +419,7 @@ void engine_rank_model::retract_until_steps_fit() {
     return static_cast<std::uint64_t>(
         std::count_if(running_.begin(), running_.end(), [](const request* r) { return r->to_compute == 0; }));
   };
-  while (running_.size() > 1 && decoding() > free_tokens()) {
+  while (running_.size() > 1 && running_.size() > free_tokens() && decoding() > free_tokens()) {
     request& newest = *running_.back();
     running_.pop_back();
     retract(newest);
@@ -424,6 +441,11 @@ void engine_rank_model::retract(request& r) {
 // ---------------------------------------------------------------------------------------------------------------
 
 void engine_rank_model::emit(request& r, finish_reason finish, rank_outputs& out) {
+  if (options_.numbers_only) {
+    r.sent = r.generated;
+    out.progress.push_back({r.asked.number, r.generated, r.cached, finish});
+    return;
+  }
   auto& item = out.batch.items.emplace_back();
   item.rid = r.asked.rid;
   item.token_offset = static_cast<std::uint32_t>(out.batch.tokens.size());
@@ -462,7 +484,7 @@ void engine_rank_model::start_transfer(timestamp now, request& r, std::uint64_t 
 void engine_rank_model::fail(request& r, std::string message, std::int32_t status, rank_outputs& out) {
   assert(r.at != phase::running);
   fail_partner(r, message, out);
-  out.aborts.push_back({r.asked.rid, std::move(message), status});
+  out.aborts.push_back({r.asked.rid, std::move(message), status, r.asked.number});
   std::erase(waiting_, &r);
   forget(r);
 }
@@ -512,6 +534,7 @@ void engine_rank_model::forget(request& r) {
     rooms_.erase(r.asked.bootstrap->room);
   }
   stalled_ = false;
+  aborts_asked_ -= r.abort_asked ? 1 : 0;
   requests_.erase(requests_.find(r.asked.rid));
 }
 

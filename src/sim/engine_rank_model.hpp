@@ -48,11 +48,14 @@ struct engine_rank_options {
   /// and _BOOTSTRAP_TIMEOUT, srt/environ.py of 0.5.23): a full prefill pool must not look like a missing partner.
   double pd_wait_s = 300;
   misbehaviour faults;
+  /// Tell progress by number (`rank_outputs::progress`) instead of with the wire's batches: what a simulation reads.
+  bool numbers_only = false;
 };
 
 /// A request as the engine gets it.
 struct rank_request {
   std::string rid;
+  std::uint64_t number = 0; ///< the runner's own name for it, see numbers_only
   std::uint32_t input_tokens = 0;
   std::vector<std::uint64_t> blocks;  ///< hash_blocks of the prompt; empty = shares nothing
   std::uint32_t max_new_tokens = 128; ///< what it generates: nothing stops it earlier
@@ -65,11 +68,21 @@ struct terminal_abort {
   std::string rid;
   std::string message;
   std::int32_t status = 0; ///< HTTP status; 0 = none
+  std::uint64_t number = 0;
+};
+
+/// What a step meant for one request, for a runner that needs no tokens.
+struct request_progress {
+  std::uint64_t number = 0;
+  std::uint32_t generated = 0; ///< tokens so far
+  std::uint32_t cached = 0;    ///< prompt tokens that the prefix cache had
+  core::finish_reason finish = core::finish_reason::none;
 };
 
 /// A decode rank asks for the KV of a room.
 struct kv_query {
   std::string rid;
+  std::uint64_t number = 0;
   core::bootstrap_info where;
 };
 
@@ -82,17 +95,19 @@ struct kv_answer {
 
 /// What a rank has to say; the runner clears it and passes it in again, so that its memory is reused.
 struct rank_outputs {
-  wire::sglang::token_output batch; ///< engine_index and load are the runner's to fill
+  wire::sglang::token_output batch;       ///< engine_index and load are the runner's to fill
+  std::vector<request_progress> progress; ///< instead of `batch` when the options say numbers_only
   std::vector<terminal_abort> aborts;
   std::vector<kv_query> queries;
   std::vector<kv_answer> answers;
 
   [[nodiscard]] bool empty() const noexcept {
-    return batch.items.empty() && aborts.empty() && queries.empty() && answers.empty();
+    return batch.items.empty() && progress.empty() && aborts.empty() && queries.empty() && answers.empty();
   }
   void clear() noexcept {
     batch.items.clear();
     batch.tokens.clear();
+    progress.clear();
     aborts.clear();
     queries.clear();
     answers.clear();
@@ -136,12 +151,18 @@ class engine_rank_model {
   void kv_failed(core::timestamp now, std::string_view rid, std::string_view why, rank_outputs& out);
 
   [[nodiscard]] wire::sglang::load_tail load() const noexcept;
+  /// Prompt tokens of the requests that wait to be admitted.
+  [[nodiscard]] std::uint64_t waiting_tokens() const noexcept;
+  /// Prompt tokens that are still to be computed, waiting or admitted.
+  [[nodiscard]] std::uint64_t tokens_to_compute() const noexcept;
   [[nodiscard]] std::uint64_t requests_seen() const noexcept { return requests_seen_; }
   [[nodiscard]] std::uint64_t requests_open() const noexcept { return requests_.size(); }
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
   [[nodiscard]] std::uint64_t retractions() const noexcept { return retractions_; }
   /// Forgets the prefixes that no running request uses (control call flush_cache).
   void flush_cache();
+  /// From the next step on.
+  void set_slow_factor(double factor) noexcept { options_.faults.slow_factor = factor; }
 
  private:
   enum class phase : std::uint8_t { waiting, awaiting_kv, running, holding_kv, sending_kv };
@@ -201,7 +222,8 @@ class engine_rank_model {
   std::unordered_map<std::int64_t, open_query> queries_;            ///< prefill rank: asked before the KV was there
   std::deque<std::pair<core::timestamp, std::int64_t>> query_ends_; ///< one per query ever opened, oldest first
   std::uint64_t private_tokens_ = 0;
-  std::uint64_t pd_waiting_ = 0; ///< requests in awaiting_kv, holding_kv or sending_kv
+  std::uint64_t aborts_asked_ = 0; ///< running requests that leave with the next step
+  std::uint64_t pd_waiting_ = 0;   ///< requests in awaiting_kv, holding_kv or sending_kv
   std::optional<core::timestamp> step_end_;
   core::duration step_length_{};
   core::timestamp ready_since_{}; ///< when there was work to start a step with

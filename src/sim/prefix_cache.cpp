@@ -2,23 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
-#include <xxhash.h>
 
 namespace rankwise::sim {
-
-std::vector<std::uint64_t> hash_blocks(std::span<const std::int32_t> tokens, std::uint32_t block_tokens) {
-  std::vector<std::uint64_t> chain;
-  if (block_tokens == 0) {
-    return chain;
-  }
-  chain.reserve(tokens.size() / block_tokens);
-  std::uint64_t before = 0;
-  for (std::size_t at = 0; at + block_tokens <= tokens.size(); at += block_tokens) {
-    before = XXH3_64bits_withSeed(tokens.data() + at, block_tokens * sizeof(std::int32_t), before);
-    chain.push_back(before);
-  }
-  return chain;
-}
 
 std::size_t prefix_cache::match(std::span<const std::uint64_t> chain) const {
   const auto missing =

@@ -10,10 +10,6 @@
 /// Blocks of prompt tokens whose KV is kept for later requests that begin alike.
 namespace rankwise::sim {
 
-/// Hash of each full block of `block_tokens` tokens, chained, so that equal hashes mean equal prompts up to there
-/// (xxHash, 64 bits). The rest that fills no block is left out.
-[[nodiscard]] std::vector<std::uint64_t> hash_blocks(std::span<const std::int32_t> tokens, std::uint32_t block_tokens);
-
 /// Counts blocks; what a block is worth in tokens is the caller's affair. A block is either referenced by running
 /// requests or evictable; evictable blocks leave in least-recently-used order. Bounded by its caller, which evicts
 /// before it adds.

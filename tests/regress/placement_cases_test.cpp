@@ -115,12 +115,9 @@ TEST_F(placement_cases, a_rank_that_republishes_without_having_read_its_socket_g
 
 // 4. sglang PR22614
 TEST_F(placement_cases, arrivals_inside_one_report_interval_are_charged) {
-  for (const std::string policy : {"headroom", "total_tokens"}) {
+  for (const std::string policy : {"least_kv", "total_tokens"}) {
     pool_options o;
     o.policy = policy;
-    o.tuning.headroom_prefill_weight = 0;
-    o.tuning.headroom_request_weight = 0;
-    o.tuning.headroom_output_share = 0;
     auto c = make_controller(6, o);
     const std::vector<std::size_t> loads{0, 32'000, 26'000, 63'000, 14'000, 150'000};
     for (std::uint16_t r = 0; r < 6; ++r)
@@ -129,15 +126,17 @@ TEST_F(placement_cases, arrivals_inside_one_report_interval_are_charged) {
   }
 }
 
-// 4. sglang PR22614: with headroom's own weights the two fullest ranks get nothing either
-TEST_F(placement_cases, the_fullest_ranks_get_nothing_of_a_burst) {
+// 4. sglang PR22614: headroom compares times. What a burst's prompts take is much more than what the KV costs that is
+// there, so it spreads them nearly evenly, and the fullest rank gets least.
+TEST_F(placement_cases, a_burst_of_equal_prompts_is_spread_evenly) {
   auto c = make_controller(6);
   const std::vector<std::size_t> loads{0, 32'000, 26'000, 63'000, 14'000, 150'000};
   for (std::uint16_t r = 0; r < 6; ++r)
     occupy(c, r, loads[r], at_ms(1000));
   const auto counts = spread(c, 4000, 21, at_ms(1001));
-  EXPECT_EQ(counts[3], 0);
-  EXPECT_EQ(counts[5], 0);
+  for (const auto count : counts)
+    EXPECT_THAT(count, testing::AllOf(testing::Ge(2), testing::Le(5)));
+  EXPECT_EQ(counts[5], *std::min_element(counts.begin(), counts.end()));
 }
 
 // 5. sglang#25142 (the way through the actors: tests/actors)
@@ -165,7 +164,6 @@ TEST_F(placement_cases, a_rank_that_empties_and_falls_silent_after_a_busy_report
   p.ended = {handle};
   c.progress(p, at_ms(1010));
   EXPECT_EQ(place(c, 10'000, at_ms(1011)), 0);
-  EXPECT_EQ(place(c, 10'000, at_ms(1012)), 0); // and stays preferred with one small request on it
 }
 
 // 7. llm-d#2408

@@ -1,5 +1,7 @@
 #include "app/engine/engine_rank.hpp"
 
+#include "core/block_hashes.hpp"
+
 #include "wire/sglang/engine_rid.hpp"
 #include "wire/sglang/layouts.hpp"
 
@@ -204,7 +206,7 @@ void engine_rank::handle(core::timestamp now, sglang::add_request add) {
   sim::rank_request request;
   request.rid = std::move(add.rid);
   request.input_tokens = static_cast<std::uint32_t>(add.input_ids.size());
-  request.blocks = sim::hash_blocks(add.input_ids, block_tokens_);
+  request.blocks = core::hash_blocks(add.input_ids, block_tokens_);
   request.max_new_tokens = static_cast<std::uint32_t>(add.max_new_tokens);
   request.stream = add.stream;
   request.bootstrap = std::move(add.bootstrap);

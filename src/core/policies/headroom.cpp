@@ -3,36 +3,294 @@
 #include "core/policies/rotation.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace rankwise::core {
 
 namespace {
 
-// A capacity that an engine did not register must not divide by zero; any rank then looks equally large.
-constexpr double unknown_kv_capacity = 1 << 20;
-constexpr double unknown_max_running = 256;
-// Dwarfs every other term, so that fitting ranks come first and the least overfull one of the rest.
-constexpr double does_not_fit = 1000;
+// What an engine that did not register it is taken to have.
+constexpr double chunk_unknown = 8192;
+constexpr double kv_capacity_unknown = 1 << 20;
+constexpr double max_running_unknown = 256;
+
+double or_else(double value, double otherwise) noexcept {
+  return value > 0 ? value : otherwise;
+}
 
 } // namespace
 
-double headroom::score(const rank_view& rank, const placement_request& request) const noexcept {
-  const double capacity = rank.kv_capacity != 0 ? static_cast<double>(rank.kv_capacity) : unknown_kv_capacity;
-  const double running = rank.max_running != 0 ? rank.max_running : unknown_max_running;
-  const double expected = static_cast<double>(request.prompt_tokens) +
-                          options_.headroom_output_share * static_cast<double>(request.max_new_tokens);
-  const double taken = (static_cast<double>(rank.tokens) + expected) / capacity;
-  const double to_prefill = static_cast<double>(rank.prefill_tokens + request.prompt_tokens) / capacity;
-  const double requests = (rank.requests + 1.0) / running;
-  double result = taken + options_.headroom_prefill_weight * to_prefill + options_.headroom_request_weight * requests;
-  result /= std::clamp(rank.share, 0.01, 1.0);
-  if (static_cast<double>(rank.tokens + request.prompt_tokens) > capacity)
-    result += does_not_fit * taken;
-  return result;
+headroom::headroom(const policy_options& options) : options_(options), prefixes_(options.prefix_blocks_max) {}
+
+double headroom::cached_on(const placement_request& request, std::uint16_t rank,
+                           std::span<const prefix_map::match> matches) const {
+  for (const auto& m : matches)
+    if (m.rank == rank)
+      return std::min(static_cast<double>(m.blocks) * request.block_tokens,
+                      static_cast<double>(request.prompt_tokens) - 1);
+  return 0;
+}
+
+double headroom::work_of(const placement_request& request, std::uint16_t rank,
+                         std::span<const prefix_map::match> matches) const {
+  return static_cast<double>(request.prompt_tokens) - prefix_trust_ * cached_on(request, rank, matches);
+}
+
+namespace {
+
+double decoding_on(const rank_view& rank, const placement_request& request) noexcept {
+  return request.needs_prefill ? rank.requests - std::min(rank.prefilling, rank.requests) : rank.requests;
+}
+
+double decoded_kv_on(const rank_view& rank, const placement_request& request) noexcept {
+  return static_cast<double>(request.needs_prefill ? rank.tokens - std::min(rank.tokens, rank.prefill_tokens)
+                                                   : rank.tokens);
+}
+
+double chunk_of(const rank_view& rank) noexcept {
+  return or_else(static_cast<double>(rank.chunk_tokens), chunk_unknown);
+}
+
+} // namespace
+
+double headroom::decode_step_s(const rank_view& rank, const placement_request& request) const {
+  return pace_.get().decode_s(decoding_on(rank, request), decoded_kv_on(rank, request)) * lanes_.find(rank.rank).slow;
+}
+
+/// Prompt tokens that stand before a new one: those placed, less what the steps since the rank began the first of them
+/// can have computed. The last tokens of that one stay, until its first output shows that they are done.
+double headroom::backlog(const rank_view& rank, const placement_request& request) const {
+  const auto work = static_cast<double>(rank.work_tokens);
+  if (rank.prefilling == 0 || !options_.headroom_progress)
+    return work;
+  const auto& l = lanes_.find(rank.rank);
+  const double chunk = chunk_of(rank);
+  const double head = l.prompts.empty() ? work / rank.prefilling : l.prompts.front().work;
+  double done = 0;
+  if (options_.lockstep || rank.requests > rank.prefilling) { // each output is a step
+    done = static_cast<double>((options_.lockstep ? pool_steps_ : l.steps) - l.steps_at_head) * chunk;
+  } else {
+    const auto& c = pace_.get();
+    done = to_seconds(request.now - rank.prefill_since) / ((c.base_s + c.per_prefill_token_s * chunk) * l.slow) * chunk;
+  }
+  return work - std::min(done, 0.9 * head);
+}
+
+headroom::pool_figures headroom::look_at_pool(std::span<const rank_view> ranks,
+                                              const placement_request& request) const {
+  pool_figures pool;
+  if (!options_.lockstep)
+    return pool;
+  for (const auto& rank : ranks) {
+    pool.decoding += decoding_on(rank, request);
+    pool.longest_decode_s = std::max(pool.longest_decode_s, decode_step_s(rank, request));
+    if (request.needs_prefill)
+      pool.longest_backlog = std::max(pool.longest_backlog, backlog(rank, request));
+  }
+  return pool;
+}
+
+headroom::estimate headroom::look(const rank_view& rank, const placement_request& request, const pool_figures& pool,
+                                  double work, double output) const {
+  const auto& c = pace_.get();
+  const double slow = lanes_.find(rank.rank).slow;
+  const double chunk = chunk_of(rank);
+  const double capacity = or_else(static_cast<double>(rank.kv_capacity), kv_capacity_unknown);
+  const double running = or_else(rank.max_running, max_running_unknown);
+  const auto prompt = static_cast<double>(request.prompt_tokens);
+  const double decoding = decoding_on(rank, request);
+  const double per_prefill = c.per_prefill_token_s * slow;
+  estimate e;
+  e.decode_s = decode_step_s(rank, request);
+  const double step = options_.lockstep ? std::max(e.decode_s, pool.longest_decode_s) : e.decode_s;
+  if (request.needs_prefill) {
+    e.backlog_tokens = backlog(rank, request);
+    const double all = e.backlog_tokens + work;
+    const double steps = std::ceil(all / chunk);
+    // In lockstep the steps of this prompt are as long as the fullest rank's.
+    const double prefilled = options_.lockstep ? std::clamp(pool.longest_backlog, all, steps * chunk) : all;
+    e.first_token_s = steps * step + per_prefill * prefilled;
+    if (rank.requests > 0 || pool.decoding > 0)
+      e.first_token_s += 0.5 * step; // of the step that runs
+    // Each stream that decodes there waits while the prompt is computed; in lockstep every stream of the pool, but only
+    // for what no other rank computes in the same steps.
+    const double streams = options_.lockstep ? pool.decoding : decoding;
+    const double added = options_.lockstep ? std::max(0.0, all - pool.longest_backlog) : work;
+    e.damage_s = per_prefill * added * streams;
+  } else {
+    e.first_token_s = 1.5 * step;
+  }
+  const double room = capacity - static_cast<double>(rank.tokens);
+  const double needed = prompt + options_.headroom_output_share * output * (rank.requests + 1.0);
+  e.fits = needed <= room && rank.requests < running;
+  e.overfull = std::max(0.0, (prompt - room) / capacity);
+  if (!e.fits) {
+    // It waits until requests that are there end: what is missing, at the rate at which KV comes free.
+    const double turnover = std::max(static_cast<double>(rank.tokens), 1.0) / (output * e.decode_s);
+    e.first_token_s += std::max(needed - room, 0.0) / turnover + output * e.decode_s / std::max(1.0, running / 2.0);
+  }
+  return e;
+}
+
+double headroom::score(const estimate& e, const rank_view& rank) const {
+  const double share = std::clamp(rank.share, 0.01, 1.0);
+  // A rank that cannot hold the request is taken only when none can.
+  constexpr double does_not_fit_s = 1e6;
+  if (e.overfull > 0)
+    return does_not_fit_s * (1 + e.overfull);
+  return (e.first_token_s + options_.headroom_damage_weight * e.damage_s +
+          options_.headroom_decode_weight * e.decode_s) /
+         share;
+}
+
+std::optional<double> headroom::score_of(const rank_view& rank, const placement_request& request) const {
+  const auto matches = options_.headroom_prefix ? prefixes_.find(request.blocks) : std::span<const prefix_map::match>{};
+  const double output = lengths_.expected(request.prompt_tokens, request.max_new_tokens);
+  return score(look(rank, request, pool_, work_of(request, rank.rank, matches), output), rank);
+}
+
+std::optional<double> headroom::waiting_order(const placement_request& request) const {
+  if (!options_.headroom_late_binding || !request.needs_prefill)
+    return std::nullopt;
+  const auto matches = options_.headroom_prefix ? prefixes_.find(request.blocks) : std::span<const prefix_map::match>{};
+  auto work = static_cast<double>(request.prompt_tokens);
+  for (const auto& m : matches)
+    work = std::min(work, work_of(request, m.rank, matches));
+  return work * pace_.get().per_prefill_token_s;
 }
 
 std::optional<choice> headroom::choose(std::span<const rank_view> ranks, const placement_request& request) {
-  return lowest_in_turn(ranks, turn_, [&](const rank_view& rank) { return score(rank, request); });
+  const auto matches = options_.headroom_prefix ? prefixes_.find(request.blocks) : std::span<const prefix_map::match>{};
+  const double output = lengths_.expected(request.prompt_tokens, request.max_new_tokens);
+  pool_ = look_at_pool(ranks, request);
+  const auto best = lowest_in_turn(ranks, turn_, [&](const rank_view& rank) {
+    return score(look(rank, request, pool_, work_of(request, rank.rank, matches), output), rank);
+  });
+  if (!best)
+    return best;
+  auto result = *best;
+  const auto chosen = std::find_if(ranks.begin(), ranks.end(), [&](const auto& r) { return r.rank == result.rank; });
+  const double work = work_of(request, result.rank, matches);
+  result.cached_tokens = request.prompt_tokens - std::min(request.prompt_tokens, static_cast<std::uint64_t>(work));
+  if (options_.headroom_late_binding && request.may_wait && chosen->requests > 0) {
+    const auto e = look(*chosen, request, pool_, work, output);
+    const bool covered = request.needs_prefill && chosen->prefilling > 0 &&
+                         e.backlog_tokens > options_.headroom_credit_chunks * chunk_of(*chosen);
+    result.wait = covered || !e.fits;
+  }
+  return result;
+}
+
+void headroom::on_placed(std::uint16_t rank, const placement_request& request) {
+  pending_prompt p{request.handle, static_cast<double>(request.prompt_tokens), 0, {}};
+  if (options_.headroom_prefix && !request.blocks.empty()) {
+    const auto matches = prefixes_.find(request.blocks);
+    p.work = work_of(request, rank, matches);
+    p.cached = cached_on(request, rank, matches);
+    p.blocks.assign(request.blocks.begin(), request.blocks.end());
+  }
+  auto& l = lanes_[rank];
+  if (l.prompts.empty()) {
+    l.steps_at_head = options_.lockstep ? pool_steps_ : l.steps;
+    l.head_since = request.now;
+  }
+  l.prompts.push_back(std::move(p));
+}
+
+void headroom::forget_prompt(const leg_progress& leg, bool prefilled) {
+  auto& l = lanes_[leg.rank];
+  auto& prompts = l.prompts;
+  const auto found =
+      std::find_if(prompts.begin(), prompts.end(), [&](const auto& p) { return p.handle == leg.handle; });
+  if (found == prompts.end())
+    return;
+  if (prefilled && !found->blocks.empty()) {
+    prefixes_.placed(leg.rank, found->blocks);
+    if (found->cached > 0 && leg.cached_tokens) {
+      constexpr double weight = 0.05; // of one observation
+      const double seen = std::clamp(static_cast<double>(*leg.cached_tokens) / found->cached, 0.0, 1.0);
+      prefix_trust_ += weight * (seen - prefix_trust_);
+    }
+  }
+  if (found == prompts.begin()) {
+    if (prefilled && !l.any_done) {
+      l.any_done = true;
+      l.done_since = l.head_since;
+      l.done_steps = l.steps - l.steps_at_head + 1;
+    }
+    l.steps_at_head = options_.lockstep ? pool_steps_ : l.steps;
+    l.head_since = leg.at;
+  }
+  prompts.erase(found);
+}
+
+void headroom::on_first_token(const leg_progress& leg) {
+  forget_prompt(leg, true);
+}
+
+void headroom::on_ended(const leg_progress& leg) {
+  if (!leg.prefilled)
+    forget_prompt(leg, leg.of_prefill_rank); // its prompt is computed, and its KV gone to the decode rank
+  if (leg.generated_tokens > 0)
+    lengths_.learn(leg.prompt_tokens, leg.generated_tokens);
+}
+
+void headroom::observe_slowness(lane& l, double ratio) {
+  constexpr double weight = 0.1; // of one observation
+  constexpr double noise = 1.3;
+  l.observed_slow *= std::pow(std::clamp(ratio, 0.125, 8.0) / l.observed_slow, weight);
+  l.slow = l.observed_slow < noise && l.observed_slow * noise > 1 ? 1 : l.observed_slow;
+}
+
+/// What the prompts that this step ends took, beside what decoding explains of it.
+void headroom::learn_from_prompt(lane& l, const step_observation& step) {
+  const double seconds = to_seconds(step.at - l.done_since);
+  const auto tokens = static_cast<double>(step.prefilled_tokens);
+  // Short ones say more about when they were noticed than about their rank.
+  constexpr double tokens_min = 512;
+  if (tokens < tokens_min || seconds <= 0)
+    return;
+  const auto& c = pace_.get();
+  const double decode = c.decode_s(l.requests_after_step, l.kv_after_step) * static_cast<double>(l.done_steps);
+  const double predicted = decode + c.per_prefill_token_s * tokens;
+  if (step.requests_after == step.prefilling_after) // else its decode steps say it better
+    observe_slowness(l, seconds / predicted);
+  pace_.learn_prefill(seconds, decode, tokens);
+}
+
+void headroom::on_step(const step_observation& step) {
+  auto& l = lanes_[step.rank];
+  ++l.steps;
+  // Ranks in lockstep end their steps together; their outputs come one after the other.
+  if (to_seconds(step.at - pool_stepped_at_) > 0.3 * pace_.get().base_s) {
+    ++pool_steps_;
+    pool_stepped_at_ = step.at;
+  }
+  const double gap = to_seconds(step.at - l.last_step);
+  if (options_.headroom_learn && l.stepped && l.decoding_only && step.first_tokens == 0 && gap > 0) {
+    const double predicted = pace_.get().decode_s(l.requests_after_step, l.kv_after_step);
+    if (!options_.lockstep) {
+      observe_slowness(l, gap / std::max(predicted, 1e-6));
+      pace_.learn_decode(gap, l.requests_after_step, l.kv_after_step);
+    }
+  }
+  if (options_.headroom_learn && !options_.lockstep && l.any_done)
+    learn_from_prompt(l, step);
+  l.any_done = false;
+  l.last_step = step.at;
+  l.stepped = true;
+  l.decoding_only = step.prefilling_after == 0 && step.requests_after > 0;
+  l.kv_after_step = static_cast<double>(step.kv_tokens);
+  l.requests_after_step = step.requests_after;
+}
+
+void headroom::on_rank_opened(std::uint16_t rank) {
+  lanes_[rank] = {};
+  prefixes_.forget(rank);
+}
+
+std::optional<choice> least_kv::choose(std::span<const rank_view> ranks, const placement_request&) {
+  return lowest_in_turn(ranks, turn_, [](const rank_view& rank) { return static_cast<double>(rank.tokens); });
 }
 
 } // namespace rankwise::core

@@ -1,31 +1,118 @@
 #pragma once
 
+#include "core/output_lengths.hpp"
+#include "core/policies/peers.hpp"
 #include "core/policy.hpp"
+#include "core/prefix_map.hpp"
+#include "core/step_pace.hpp"
+
+#include <deque>
 
 namespace rankwise::core {
 
-/// The default. Takes the rank on which the request leaves the most room: the share of the KV capacity that is taken
-/// once the request is there, with tokens still to be prefilled counted again (they delay everyone behind them), plus a
-/// smaller term for the number of requests. A rank whose KV cannot hold the request is taken only when none can. Equal
-/// ranks take turns.
+/// The default: the rank on which the request delays everyone least. docs/placement.md has the formula, what each part
+/// gains, and what it does not do.
+///
+/// Score, in seconds: the predicted time to the first token there, plus a weight times the predicted delay of the
+/// streams that are there already (in lockstep, of all). Predicted from what is on the rank by the ledger, from the
+/// part of its prompts that its steps since can have computed, and from the time that steps are seen to take.
 class headroom final : public policy {
  public:
-  explicit headroom(const policy_options& options) : options_(options) {}
+  explicit headroom(const policy_options& options);
 
   [[nodiscard]] std::string_view name() const noexcept override { return "headroom"; }
+  [[nodiscard]] bool uses_blocks() const noexcept override { return options_.headroom_prefix; }
   [[nodiscard]] std::optional<choice> choose(std::span<const rank_view> ranks,
                                              const placement_request& request) override;
+  [[nodiscard]] std::optional<double> score_of(const rank_view& rank, const placement_request& request) const override;
+  [[nodiscard]] std::optional<double> waiting_order(const placement_request& request) const override;
 
-  [[nodiscard]] std::optional<double> score_of(const rank_view& rank, const placement_request& request) const override {
-    return score(rank, request);
-  }
+  void on_placed(std::uint16_t rank, const placement_request& request) override;
+  void on_first_token(const leg_progress& leg) override;
+  void on_ended(const leg_progress& leg) override;
+  void on_step(const step_observation& step) override;
+  void on_rank_opened(std::uint16_t rank) override;
 
-  /// Lower is better. Public so that a decision can be explained and tested.
-  [[nodiscard]] double score(const rank_view& rank, const placement_request& request) const noexcept;
+  [[nodiscard]] const step_pace::coefficients& pace() const noexcept { return pace_.get(); }
+  [[nodiscard]] double slow_factor(std::uint16_t rank) const { return lanes_.find(rank).slow; }
 
  private:
+  struct pending_prompt {
+    request_handle handle;
+    double work;
+    double cached;                     // tokens that the rank was likely to have
+    std::vector<std::uint64_t> blocks; // it has them from the first token on
+  };
+  struct lane {
+    std::deque<pending_prompt> prompts; // placed and without a first token, in order
+    std::uint64_t steps_at_head = 0;    // of the rank (in lockstep, of the pool) when the first of them began
+    std::uint64_t steps = 0;
+    timestamp head_since{}; // when the first of them began
+    timestamp done_since{}; // of those that this step ends
+    std::uint64_t done_steps = 0;
+    bool any_done = false;
+    timestamp last_step{};
+    bool stepped = false; // last_step is one
+
+    bool decoding_only = false; // and that was decoding
+    double kv_after_step = 0;
+    double requests_after_step = 0;
+    double observed_slow = 1;
+    double slow = 1; // as used: 1 while what was observed is within the noise
+  };
+  static void observe_slowness(lane& l, double ratio);
+  /// What all ranks have in common in one decision.
+  struct pool_figures {
+    double decoding = 0;         // streams
+    double longest_backlog = 0;  // tokens
+    double longest_decode_s = 0; // step without prompts
+  };
+  struct estimate {
+    double first_token_s = 0; // predicted time to the first token
+    double backlog_tokens = 0;
+    double damage_s = 0;
+    double decode_s = 0;
+    bool fits = true;    // with room for what those on it are expected to generate
+    double overfull = 0; // KV share by which the prompt itself does not fit
+  };
+  [[nodiscard]] estimate look(const rank_view& rank, const placement_request& request, const pool_figures& pool,
+                              double work, double output) const;
+  [[nodiscard]] pool_figures look_at_pool(std::span<const rank_view> ranks, const placement_request& request) const;
+  [[nodiscard]] double decode_step_s(const rank_view& rank, const placement_request& request) const;
+  [[nodiscard]] double work_of(const placement_request& request, std::uint16_t rank,
+                               std::span<const prefix_map::match> matches) const;
+  [[nodiscard]] double backlog(const rank_view& rank, const placement_request& request) const;
+  [[nodiscard]] double score(const estimate& e, const rank_view& rank) const;
+  [[nodiscard]] double cached_on(const placement_request& request, std::uint16_t rank,
+                                 std::span<const prefix_map::match> matches) const;
+  void forget_prompt(const leg_progress& leg, bool prefilled);
+  void learn_from_prompt(lane& l, const step_observation& step);
+
   policy_options options_;
+  step_pace pace_;
+  output_lengths lengths_;
+  prefix_map prefixes_;
+  // Of the tokens that the map says are cached, the share that engines said they had. A map that is wrong (no prefix
+  // cache, a small one, a cache flushed by hand) must not draw everything to one rank.
+  double prefix_trust_ = 0;
+  by_rank<lane> lanes_;
+  pool_figures pool_;            // of the last decision, for whoever asks why
+  std::uint64_t pool_steps_ = 0; // of ranks in lockstep
+  timestamp pool_stepped_at_{};
   std::uint32_t turn_ = 0; // rank number at which the search for a minimum begins
+};
+
+/// The rank with the fewest KV tokens by the ledger, alone; for comparison.
+class least_kv final : public policy {
+ public:
+  [[nodiscard]] std::string_view name() const noexcept override { return "least_kv"; }
+  [[nodiscard]] std::optional<choice> choose(std::span<const rank_view> ranks, const placement_request&) override;
+  [[nodiscard]] std::optional<double> score_of(const rank_view& rank, const placement_request&) const override {
+    return static_cast<double>(rank.tokens);
+  }
+
+ private:
+  std::uint32_t turn_ = 0;
 };
 
 } // namespace rankwise::core

@@ -1,4 +1,5 @@
 #include "core/policies/headroom.hpp"
+#include "core/policies/peers.hpp"
 #include "core/policies/power_of_two.hpp"
 #include "core/policies/upstream.hpp"
 
@@ -8,9 +9,23 @@ namespace rankwise::core {
 
 namespace {
 
-constexpr std::array<std::string_view, 7> names{
-    "headroom",    "round_robin", "total_requests", "total_tokens", "total_tokens_uncharged", "follow_bootstrap_room",
-    "power_of_two"};
+constexpr std::array<std::string_view, 17> names{"headroom",
+                                                 "least_kv",
+                                                 "round_robin",
+                                                 "total_requests",
+                                                 "total_tokens",
+                                                 "total_tokens_uncharged",
+                                                 "follow_bootstrap_room",
+                                                 "power_of_two",
+                                                 "vllm_counts",
+                                                 "vllm",
+                                                 "dynamo",
+                                                 "smg_least_load",
+                                                 "smg_power_of_two",
+                                                 "smg_servicer",
+                                                 "llm_d",
+                                                 "prefix_hash",
+                                                 "random"};
 
 } // namespace
 
@@ -34,6 +49,24 @@ std::unique_ptr<policy> make_policy(std::string_view name, const policy_options&
     return std::make_unique<follow_bootstrap_room>();
   if (name == "power_of_two")
     return std::make_unique<power_of_two>(options);
+  if (name == "least_kv")
+    return std::make_unique<least_kv>();
+  if (name == "vllm_counts")
+    return std::make_unique<vllm>(vllm::rule::counts);
+  if (name == "vllm")
+    return std::make_unique<vllm>(vllm::rule::in_flight);
+  if (name == "dynamo")
+    return std::make_unique<dynamo>(options);
+  if (name == "smg_least_load" || name == "smg_power_of_two")
+    return std::make_unique<smg_load>(options, name == "smg_power_of_two");
+  if (name == "smg_servicer")
+    return std::make_unique<fewest_in_flight>();
+  if (name == "llm_d")
+    return std::make_unique<llm_d>(options);
+  if (name == "prefix_hash")
+    return std::make_unique<prefix_hash>();
+  if (name == "random")
+    return std::make_unique<random_rank>(options);
   return nullptr;
 }
 

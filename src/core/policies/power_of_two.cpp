@@ -7,10 +7,10 @@ std::optional<choice> power_of_two::choose(std::span<const rank_view> ranks, con
     return std::nullopt;
   const auto first = random_() % ranks.size();
   if (ranks.size() == 1)
-    return choice{ranks[0].rank, scorer_.score(ranks[0], request)};
+    return choice{ranks[0].rank, *scorer_.score_of(ranks[0], request)};
   const auto second = (first + 1 + random_() % (ranks.size() - 1)) % ranks.size();
-  const choice a{ranks[first].rank, scorer_.score(ranks[first], request)};
-  const choice b{ranks[second].rank, scorer_.score(ranks[second], request)};
+  const choice a{ranks[first].rank, *scorer_.score_of(ranks[first], request)};
+  const choice b{ranks[second].rank, *scorer_.score_of(ranks[second], request)};
   return b.score < a.score ? b : a;
 }
 

@@ -15,6 +15,12 @@ class power_of_two final : public policy {
   [[nodiscard]] std::optional<choice> choose(std::span<const rank_view> ranks,
                                              const placement_request& request) override;
 
+  void on_placed(std::uint16_t rank, const placement_request& request) override { scorer_.on_placed(rank, request); }
+  void on_first_token(const leg_progress& leg) override { scorer_.on_first_token(leg); }
+  void on_ended(const leg_progress& leg) override { scorer_.on_ended(leg); }
+  void on_step(const step_observation& step) override { scorer_.on_step(step); }
+  void on_rank_opened(std::uint16_t rank) override { scorer_.on_rank_opened(rank); }
+
  private:
   headroom scorer_;
   std::mt19937_64 random_;

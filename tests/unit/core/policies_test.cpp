@@ -40,7 +40,7 @@ TEST(policies, every_name_makes_a_policy_of_that_name) {
     EXPECT_EQ(p->name(), name);
   }
   EXPECT_EQ(make_policy("best", {}), nullptr);
-  EXPECT_EQ(policy_names().size(), 7u);
+  EXPECT_EQ(policy_names().size(), 17u);
 }
 
 TEST(policies, no_policy_chooses_among_no_ranks) {
@@ -75,7 +75,8 @@ TEST(headroom, a_rank_whose_kv_is_full_is_never_chosen_while_another_has_room) {
   ranks[0].tokens = 1'000'000;
   ranks[1].tokens = 900'000;
   ranks[1].requests = 255; // many requests do not matter beside memory
-  ranks[1].share = 0.1;    // nor does slow start
+  ranks[0].requests = 1;
+  ranks[1].share = 0.1; // nor does slow start
   for (int i = 0; i < 64; ++i)
     EXPECT_EQ(p.choose(ranks, prompt(1000))->rank, 1);
 }
@@ -88,12 +89,12 @@ TEST(headroom, when_no_rank_has_room_the_least_overfull_one_is_taken) {
   EXPECT_EQ(p.choose(ranks, prompt(1000))->rank, 1);
 }
 
-TEST(headroom, weighs_tokens_against_each_ranks_own_capacity) {
+TEST(headroom, a_prompt_that_does_not_fit_a_smaller_rank_goes_to_the_larger_one) {
   headroom p{policy_options{}};
   auto ranks = equal_ranks(2);
-  ranks[0].tokens = 300'000; // 30 %
-  ranks[1].tokens = 200'000; // 50 % of a smaller rank
-  ranks[1].kv_capacity = 400'000;
+  ranks[0].tokens = 300'000;
+  ranks[1].tokens = 200'000; // faster, but full
+  ranks[1].kv_capacity = 200'050;
   EXPECT_EQ(p.choose(ranks, prompt(100))->rank, 0);
 }
 
@@ -101,7 +102,9 @@ TEST(headroom, tokens_that_are_still_to_be_prefilled_weigh_more) {
   headroom p{policy_options{}};
   auto ranks = equal_ranks(2);
   ranks[0].tokens = ranks[1].tokens = 10'000;
-  ranks[0].prefill_tokens = 10'000;
+  ranks[0].requests = ranks[1].requests = 1;
+  ranks[0].prefilling = 1;
+  ranks[0].prefill_tokens = ranks[0].work_tokens = 10'000;
   EXPECT_EQ(p.choose(ranks, prompt(100))->rank, 1);
 }
 
@@ -110,7 +113,7 @@ TEST(headroom, a_rank_in_slow_start_gets_less) {
   auto ranks = equal_ranks(2);
   ranks[0].share = 0.1;
   const auto r = prompt(1000);
-  EXPECT_NEAR(p.score(ranks[0], r), 10 * p.score(ranks[1], r), 1e-9);
+  EXPECT_NEAR(*p.score_of(ranks[0], r), 10 * *p.score_of(ranks[1], r), 1e-9);
 }
 
 TEST(headroom, capacities_that_were_not_registered_do_not_divide_by_zero) {

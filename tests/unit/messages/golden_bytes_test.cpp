@@ -232,7 +232,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   orders.commits = {{4, {"host", 1, 2}}};
   orders.aborts_until = 5;
   check("pool_orders", orders);
-  check("batch_progress", core::batch_progress{{1, 2}, 3, {4}, {5}, 1, 6});
+  check("batch_progress", core::batch_progress{{1, 2}, 3, {4}, {9}, {5}, {7}, 8, 1, 6});
   check("load_update", load_update{{a_report()}});
   core::rank_announcement announced;
   announced.rank = {1, 2};
@@ -309,7 +309,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   record.prompt_tokens = 8;
   record.max_new_tokens = 9;
   record.candidates.resize(2);
-  record.candidates[1].view = {1, 2, 3, 4, 5, 6, 0.5, std::chrono::nanoseconds{8}, true};
+  record.candidates[1].view = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, {}, 0.5, std::chrono::nanoseconds{8}, true};
   record.candidates[1].score = 0.25;
   const auto back = check("placement_list", placement_list{{record}});
   EXPECT_FALSE(back.records.at(0).candidates.at(0).score);

@@ -1,3 +1,4 @@
+#include "core/block_hashes.hpp"
 #include "sim/prefix_cache.hpp"
 
 #include <gtest/gtest.h>
@@ -10,11 +11,11 @@ using chain = std::vector<std::uint64_t>;
 TEST(prefix_cache_test, block_hashes_are_chained_and_leave_the_rest_out) {
   const std::vector<std::int32_t> a{1, 2, 3, 4, 5};
   const std::vector<std::int32_t> b{9, 9, 3, 4};
-  EXPECT_EQ(hash_blocks(a, 2).size(), 2U);
-  EXPECT_NE(hash_blocks(a, 2)[1], hash_blocks(b, 2)[1]); // the same block after another beginning
-  EXPECT_EQ(hash_blocks(a, 2), hash_blocks(std::vector<std::int32_t>{1, 2, 3, 4, 7}, 2));
-  EXPECT_TRUE(hash_blocks(a, 0).empty());
-  EXPECT_TRUE(hash_blocks({}, 2).empty());
+  EXPECT_EQ(core::hash_blocks(a, 2).size(), 2U);
+  EXPECT_NE(core::hash_blocks(a, 2)[1], core::hash_blocks(b, 2)[1]); // the same block after another beginning
+  EXPECT_EQ(core::hash_blocks(a, 2), core::hash_blocks(std::vector<std::int32_t>{1, 2, 3, 4, 7}, 2));
+  EXPECT_TRUE(core::hash_blocks(a, 0).empty());
+  EXPECT_TRUE(core::hash_blocks({}, 2).empty());
 }
 
 TEST(prefix_cache_test, only_leading_blocks_match) {

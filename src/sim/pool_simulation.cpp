@@ -1,0 +1,830 @@
+#include "sim/pool_simulation.hpp"
+
+#include "core/waiting_room.hpp"
+#include "sim/lockstep_group.hpp"
+#include "sim/random.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <queue>
+#include <stdexcept>
+#include <xxhash.h>
+
+namespace rankwise::sim {
+
+using core::duration;
+using core::timestamp;
+
+std::string_view to_string(pool_shape s) noexcept {
+  switch (s) {
+  case pool_shape::unified:
+    return "unified";
+  case pool_shape::decode:
+    return "decode";
+  case pool_shape::pair:
+    return "pd";
+  }
+  return "unknown";
+}
+
+// -- gaps
+// ---------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr unsigned gap_sub_bits = 6;
+
+std::size_t gap_bucket(std::uint64_t ns) noexcept {
+  if (ns < (1U << gap_sub_bits))
+    return ns;
+  const auto exponent = static_cast<unsigned>(std::bit_width(ns)) - 1 - gap_sub_bits;
+  return (std::size_t{exponent} << gap_sub_bits) + (ns >> exponent);
+}
+
+double gap_bucket_end_s(std::size_t bucket) noexcept {
+  if (bucket < (2U << gap_sub_bits))
+    return static_cast<double>(bucket + 1) * 1e-9;
+  const auto exponent = (bucket >> gap_sub_bits) - 1;
+  const auto mantissa = bucket - (exponent << gap_sub_bits);
+  return std::ldexp(static_cast<double>(mantissa + 1), static_cast<int>(exponent)) * 1e-9;
+}
+
+} // namespace
+
+void gap_histogram::add(duration gap, std::uint64_t count) {
+  const auto bucket = gap_bucket(static_cast<std::uint64_t>(std::max<duration::rep>(gap.count(), 0)));
+  if (bucket >= counts_.size())
+    counts_.resize(bucket + 1);
+  counts_[bucket] += count;
+  count_ += count;
+  sum_s_ += core::to_seconds(gap) * static_cast<double>(count);
+}
+
+double gap_histogram::quantile_s(double q) const {
+  if (count_ == 0)
+    return std::numeric_limits<double>::quiet_NaN();
+  const auto wanted = static_cast<std::uint64_t>(q * static_cast<double>(count_ - 1));
+  std::uint64_t seen = 0;
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    seen += counts_[i];
+    if (seen > wanted)
+      return gap_bucket_end_s(i);
+  }
+  return gap_bucket_end_s(counts_.size() - 1);
+}
+
+double gap_histogram::mean_s() const {
+  return count_ == 0 ? std::numeric_limits<double>::quiet_NaN() : sum_s_ / static_cast<double>(count_);
+}
+
+std::vector<std::pair<double, std::uint64_t>> gap_histogram::buckets() const {
+  std::vector<std::pair<double, std::uint64_t>> result;
+  for (std::size_t i = 0; i < counts_.size(); ++i)
+    if (counts_[i] > 0)
+      result.emplace_back(gap_bucket_end_s(i), counts_[i]);
+  return result;
+}
+
+// -- the run
+// ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr core::rank_epoch first_epoch = 1;
+constexpr timestamp never = timestamp::max();
+
+double seconds(timestamp at) noexcept {
+  return core::to_seconds(at.time_since_epoch());
+}
+
+timestamp at_seconds(double s) noexcept {
+  return timestamp{} + duration{std::llround(s * 1e9)};
+}
+
+class run {
+ public:
+  run(const workload& load, const simulation_options& options);
+  simulation_result go();
+
+ private:
+  enum class kind : std::uint8_t {
+    arrival,   ///< a = request
+    deliver,   ///< a = request; b = side: its leg reaches the engine
+    engine,    ///< a = side, b = rank (or 0 of a lockstep group)
+    progress,  ///< a = index into progress_, b = front
+    report,    ///< a = index into reports_
+    kv_asked,  ///< a = request: a decode rank's question reaches the prefill rank
+    kv_answer, ///< a = request, b = ready
+    happening, ///< a = index
+    sample,
+    tick,
+  };
+  struct event {
+    timestamp at;
+    std::uint64_t sequence;
+    kind what;
+    std::uint32_t a;
+    std::uint32_t b;
+    bool operator>(const event& other) const noexcept {
+      return at != other.at ? at > other.at : sequence > other.sequence;
+    }
+  };
+
+  /// The ranks of one pool: of the unified or decode pool (0), or the prefill pool of a pair (1).
+  struct side {
+    core::pool_role role = core::pool_role::unified;
+    std::vector<std::unique_ptr<engine_rank_model>> ranks;
+    std::optional<lockstep_group> group;
+    std::vector<rank_outputs> outputs;
+    std::vector<timestamp> scheduled; ///< of the event that is queued for the rank
+    std::vector<bool> alive;
+    std::vector<core::rank_epoch> epochs;
+    std::vector<timestamp> sampled_at;
+    std::vector<std::uint64_t> sampled_step;
+    std::vector<std::uint64_t> report_sequence;
+    std::vector<std::uint64_t> work; ///< prompt tokens computed
+  };
+  struct front {
+    std::vector<std::unique_ptr<core::pool_controller>> pools; ///< by side
+    core::waiting_room held;                                   ///< of the side that prefills, or the only one
+    std::vector<std::vector<std::uint64_t>> generated;         ///< by side and rank
+    explicit front(const core::pool_options& pool)
+        : held(pool.waiting_requests_max, pool.waiting_time_max, pool.waiting_order) {}
+  };
+  struct request_state {
+    timestamp last_token = never;
+    std::vector<std::uint64_t> blocks; ///< for the engine; the policy sees them too
+    std::uint16_t rank[2] = {0, 0};
+    core::rank_epoch epoch[2] = {0, 0};
+    std::uint32_t attempt = 0;
+    std::uint32_t counted = 0; ///< of its tokens, in front::generated
+    bool ended[2] = {false, false};
+    bool placed[2] = {false, false};
+  };
+  struct pending_progress {
+    std::uint32_t side = 0;
+    core::batch_progress progress;
+  };
+  struct pending_report {
+    std::uint32_t side = 0;
+    core::load_report report;
+  };
+
+  void push(timestamp at, kind what, std::uint32_t a = 0, std::uint32_t b = 0) {
+    events_.push({at, ++sequence_, what, a, b});
+  }
+  void note(std::uint64_t what, std::uint64_t a, std::uint64_t b) {
+    const std::uint64_t words[] = {what, a, b, static_cast<std::uint64_t>(now_.time_since_epoch().count())};
+    result_.event_hash = XXH3_64bits_withSeed(words, sizeof words, result_.event_hash);
+  }
+  [[nodiscard]] std::uint32_t front_of(std::uint32_t request) const noexcept {
+    return request % static_cast<std::uint32_t>(fronts_.size());
+  }
+  [[nodiscard]] std::uint32_t first_side() const noexcept { return sides_.size() == 2 ? 1 : 0; }
+
+  void open(std::uint32_t side_index, std::uint16_t rank, bool renewed);
+  core::pool_controller::leg_request leg_of(std::uint32_t request, bool may_wait) const;
+  bool place(std::uint32_t request, bool may_wait);
+  bool place_leg(std::uint32_t request, std::uint32_t side_index, bool may_wait, bool& waits);
+  void arrive(std::uint32_t request);
+  void bind_held(front& f);
+  void deliver(std::uint32_t request, std::uint32_t side_index);
+  void drive(std::uint32_t side_index, std::uint32_t rank);
+  void schedule(std::uint32_t side_index, std::uint32_t rank);
+  void take_outputs(std::uint32_t side_index, std::uint16_t rank);
+  void sample_load(std::uint32_t side_index, std::uint16_t rank, bool prefilled);
+  void take_progress(std::uint32_t index, std::uint32_t front_index);
+  void end_request(std::uint32_t request, bool failed);
+  void lose_rank(std::uint32_t side_index, std::uint16_t rank);
+  void happen(const rank_happening& h);
+  void sample_series();
+
+  const workload& load_;
+  simulation_options options_;
+  random_source random_;
+  timestamp now_{};
+  std::uint64_t sequence_ = 0;
+  std::priority_queue<event, std::vector<event>, std::greater<>> events_;
+  std::vector<side> sides_;
+  std::vector<std::unique_ptr<front>> fronts_;
+  std::vector<request_state> states_;
+  std::vector<pending_progress> progress_;
+  std::vector<std::uint32_t> progress_free_;
+  std::vector<pending_report> reports_;
+  std::vector<std::uint32_t> reports_free_;
+  std::vector<std::uint32_t> progress_of_front_; ///< scratch: index + 1 of the progress of each front in one step
+  std::uint64_t open_requests_ = 0;
+  std::uint64_t arrived_ = 0;
+  double kv_ratio_sum_ = 0;
+  std::uint64_t kv_ratio_count_ = 0;
+  simulation_result result_;
+};
+
+run::run(const workload& load, const simulation_options& options)
+    : load_(load), options_(options), random_(options.seed) {
+  const bool pair = options_.shape == pool_shape::pair;
+  if (options_.prefill_ranks == 0)
+    options_.prefill_ranks = options_.ranks;
+  if (options_.max_new_tokens == 0)
+    for (const auto& r : load.requests)
+      options_.max_new_tokens = std::max(options_.max_new_tokens, r.output_tokens);
+  sides_.resize(pair ? 2 : 1);
+  for (std::size_t i = 0; i < sides_.size(); ++i) {
+    auto& s = sides_[i];
+    s.role = options_.shape == pool_shape::unified ? core::pool_role::unified
+             : i == 0                              ? core::pool_role::decode
+                                                   : core::pool_role::prefill;
+    const std::size_t count = i == 0 ? options_.ranks : options_.prefill_ranks;
+    auto engine = options_.engine;
+    engine.role = s.role;
+    engine.numbers_only = true;
+    engine.pd_wait_s = 1e9; // a simulated client has patience; waiting shows as waiting
+    for (std::size_t rank = 0; rank < count; ++rank)
+      s.ranks.push_back(std::make_unique<engine_rank_model>(engine, options_.seed * 1000 + i * 100'000 + rank));
+    if (options_.lockstep) {
+      std::vector<engine_rank_model*> all;
+      for (const auto& rank : s.ranks)
+        all.push_back(rank.get());
+      s.group.emplace(std::move(all));
+    }
+    s.outputs.resize(count);
+    s.scheduled.assign(count, never);
+    s.alive.assign(count, true);
+    s.epochs.assign(count, first_epoch);
+    s.sampled_at.assign(count, timestamp{} - std::chrono::hours{1});
+    s.sampled_step.assign(count, 0);
+    s.report_sequence.assign(count, 0);
+    s.work.assign(count, 0);
+  }
+  for (std::uint32_t i = 0; i < std::max(options_.front_ends, 1U); ++i) {
+    fronts_.push_back(std::make_unique<front>(options_.pool));
+    auto& f = *fronts_.back();
+    for (std::size_t s = 0; s < sides_.size(); ++s) {
+      auto pool = options_.pool;
+      pool.index = static_cast<std::uint16_t>(s);
+      pool.role = sides_[s].role;
+      pool.ranks_max = static_cast<std::uint16_t>(std::max<std::size_t>(sides_[s].ranks.size(), 1));
+      pool.requests_in_flight_max = std::numeric_limits<std::uint32_t>::max();
+      pool.tokens_in_flight_max = std::numeric_limits<std::uint64_t>::max() / 4;
+      pool.tuning.seed = options_.seed + i * 7919 + s;
+      pool.tuning.lockstep = options_.lockstep;
+      f.pools.push_back(std::make_unique<core::pool_controller>(pool));
+      f.generated.emplace_back(sides_[s].ranks.size());
+    }
+  }
+  progress_of_front_.resize(fronts_.size());
+  states_.resize(load.requests.size());
+  result_.requests.resize(load.requests.size());
+  result_.placed.resize(options_.ranks);
+  result_.series.kv_share.resize(options_.ranks);
+  result_.series.queue.resize(sides_[first_side()].ranks.size());
+}
+
+void run::open(std::uint32_t side_index, std::uint16_t rank, bool renewed) {
+  auto& s = sides_[side_index];
+  core::rank_announcement up;
+  up.rank = {static_cast<std::uint16_t>(side_index), rank};
+  up.epoch = s.epochs[rank];
+  up.kv_capacity = options_.engine.kv_capacity_tokens;
+  up.max_running = options_.engine.running_requests_max;
+  up.chunk_tokens = options_.engine.chunk_tokens;
+  up.data_parallel_size = static_cast<std::uint32_t>(s.ranks.size());
+  up.renewed = renewed;
+  for (const auto& f : fronts_)
+    f->pools[side_index]->rank_up(up, now_);
+}
+
+core::pool_controller::leg_request run::leg_of(std::uint32_t request, bool may_wait) const {
+  const auto& asked = load_.requests[request];
+  core::pool_controller::leg_request leg;
+  leg.attempt = states_[request].attempt;
+  leg.wanted.handle = request + 1;
+  leg.wanted.now = now_;
+  leg.wanted.prompt_tokens = asked.input_tokens;
+  leg.wanted.max_new_tokens = options_.max_new_tokens;
+  leg.wanted.blocks = states_[request].blocks;
+  leg.wanted.block_tokens = load_.block_tokens;
+  leg.wanted.may_wait = may_wait;
+  return leg;
+}
+
+bool run::place_leg(std::uint32_t request, std::uint32_t side_index, bool may_wait, bool& waits) {
+  auto& st = states_[request];
+  auto answer = fronts_[front_of(request)]->pools[side_index]->place(leg_of(request, may_wait));
+  if (std::holds_alternative<core::wait_for_rank>(answer)) {
+    waits = true;
+    return false;
+  }
+  const auto* placed = std::get_if<core::placement>(&answer);
+  if (placed == nullptr)
+    return false;
+  st.rank[side_index] = placed->rank.rank;
+  st.epoch[side_index] = placed->epoch;
+  st.placed[side_index] = true;
+  st.ended[side_index] = false;
+  (side_index == 0 ? result_.requests[request].rank : result_.requests[request].prefill_rank) = placed->rank.rank;
+  if (side_index == 0)
+    ++result_.placed[placed->rank.rank];
+  note(1 + side_index, request, placed->rank.rank);
+  push(now_ + options_.placement_delay, kind::deliver, request, side_index);
+  return true;
+}
+
+/// Both legs of a pair or none. False: it waits.
+bool run::place(std::uint32_t request, bool may_wait) {
+  bool waits = false;
+  bool done = place_leg(request, first_side(), may_wait, waits);
+  if (waits)
+    return false;
+  if (done && sides_.size() == 2)
+    done = place_leg(request, 0, false, waits);
+  if (!done) {
+    result_.requests[request].refused = true;
+    --open_requests_;
+    note(9, request, 0);
+    return true;
+  }
+  if (result_.requests[request].bound_s < 0)
+    result_.requests[request].bound_s = seconds(now_);
+  return true;
+}
+
+void run::arrive(std::uint32_t request) {
+  ++arrived_;
+  ++open_requests_;
+  auto& f = *fronts_[front_of(request)];
+  auto& st = states_[request];
+  const auto& asked = load_.requests[request];
+  st.blocks = asked.prefix_blocks;
+  if (options_.engine.prefix_block_tokens == 0)
+    st.blocks.clear();
+  else
+    st.blocks.resize(std::min<std::size_t>(st.blocks.size(), asked.input_tokens / load_.block_tokens));
+  auto& r = result_.requests[request];
+  r.arrival_s = seconds(now_);
+  r.input_tokens = asked.input_tokens;
+  r.output_tokens = asked.output_tokens;
+  if (f.held.size() == 0 && place(request, true))
+    return;
+  core::place_order order;
+  order.handle = request + 1;
+  const auto by = f.pools[first_side()]->waiting_order(leg_of(request, true).wanted);
+  if (!f.held.enter(order, now_, by, f.pools[first_side()]->ranks_up())) {
+    place(request, false);
+    return;
+  }
+  bind_held(f);
+}
+
+void run::bind_held(front& f) {
+  result_.held_most = std::max<std::uint64_t>(result_.held_most, f.held.size());
+  while (const auto* next = f.held.next(now_)) {
+    const auto request = static_cast<std::uint32_t>(next->handle - 1);
+    if (!place(request, true))
+      return;
+    f.held.leave(request + 1);
+  }
+}
+
+void run::deliver(std::uint32_t request, std::uint32_t side_index) {
+  auto& s = sides_[side_index];
+  auto& st = states_[request];
+  const auto rank = st.rank[side_index];
+  if (!s.alive[rank] || st.epoch[side_index] != s.epochs[rank] || !st.placed[side_index])
+    return; // lost with the rank meanwhile
+  const auto& asked = load_.requests[request];
+  rank_request r;
+  r.rid = std::to_string(request + 1) + "~" + std::to_string(st.attempt);
+  r.number = request;
+  r.input_tokens = std::max(asked.input_tokens, 1U);
+  r.blocks = st.blocks;
+  r.max_new_tokens = std::max(asked.output_tokens, 1U);
+  if (s.role != core::pool_role::unified)
+    r.bootstrap = core::bootstrap_info{"", 0, static_cast<std::int64_t>(request) * 16 + st.attempt % 16};
+  s.ranks[rank]->add(now_, std::move(r), s.outputs[rank]);
+  take_outputs(side_index, rank);
+  schedule(side_index, rank);
+}
+
+void run::schedule(std::uint32_t side_index, std::uint32_t rank) {
+  auto& s = sides_[side_index];
+  const auto slot = s.group ? 0 : rank;
+  auto next = s.group ? s.group->next_event_time() : s.ranks[rank]->next_event_time();
+  if (!next)
+    return;
+  next = std::max(*next, now_);
+  if (s.scheduled[slot] <= *next)
+    return;
+  s.scheduled[slot] = *next;
+  push(*next, kind::engine, side_index, slot);
+}
+
+void run::drive(std::uint32_t side_index, std::uint32_t slot) {
+  auto& s = sides_[side_index];
+  if (s.scheduled[slot] != now_)
+    return; // an earlier event took its place
+  s.scheduled[slot] = never;
+  if (s.group) {
+    s.group->step(now_, s.outputs);
+    for (std::size_t rank = 0; rank < s.ranks.size(); ++rank)
+      take_outputs(side_index, static_cast<std::uint16_t>(rank));
+  } else {
+    if (!s.alive[slot])
+      return;
+    s.ranks[slot]->step(now_, s.outputs[slot]);
+    take_outputs(side_index, static_cast<std::uint16_t>(slot));
+  }
+  schedule(side_index, slot);
+}
+
+void run::take_outputs(std::uint32_t side_index, std::uint16_t rank) {
+  auto& s = sides_[side_index];
+  auto& out = s.outputs[rank];
+  if (out.empty())
+    return;
+  bool prefilled = false;
+  std::fill(progress_of_front_.begin(), progress_of_front_.end(), 0U);
+  const auto progress_for = [&](std::uint32_t front_index) -> core::batch_progress& {
+    auto& index = progress_of_front_[front_index];
+    if (index == 0) {
+      if (progress_free_.empty()) {
+        progress_.emplace_back();
+        progress_free_.push_back(static_cast<std::uint32_t>(progress_.size() - 1));
+      }
+      index = progress_free_.back() + 1;
+      progress_free_.pop_back();
+      auto& p = progress_[index - 1];
+      p.side = side_index;
+      p.progress.rank = {static_cast<std::uint16_t>(side_index), rank};
+      p.progress.epoch = s.epochs[rank];
+      p.progress.first_tokens.clear();
+      p.progress.first_cached.clear();
+      p.progress.ended.clear();
+      p.progress.ended_tokens.clear();
+      p.progress.errors = 0;
+      p.progress.requests = 0;
+    }
+    return progress_[index - 1].progress;
+  };
+  const bool delivers = side_index == 0; // the prefill leg's token is not the client's
+  for (const auto& item : out.progress) {
+    const auto request = static_cast<std::uint32_t>(item.number);
+    auto& st = states_[request];
+    auto& r = result_.requests[request];
+    auto& p = progress_for(front_of(request));
+    if (delivers) {
+      ++p.requests;
+      auto& generated = fronts_[front_of(request)]->generated[0][rank];
+      generated += item.generated - st.counted;
+      st.counted = item.generated;
+      if (st.last_token == never) {
+        p.first_tokens.push_back(request + 1);
+        p.first_cached.push_back(item.cached);
+        prefilled = true;
+        if (r.first_token_s < 0) {
+          r.first_token_s = seconds(now_);
+          if (sides_.size() == 1)
+            r.cached = item.cached;
+        }
+        s.work[rank] += s.role == core::pool_role::unified ? r.input_tokens - item.cached : 0;
+        note(3, request, rank);
+      } else {
+        result_.gaps.add(now_ - st.last_token);
+      }
+      st.last_token = now_;
+      r.generated = item.generated;
+    }
+    if (item.finish != core::finish_reason::none) {
+      p.ended.push_back(request + 1);
+      p.ended_tokens.push_back(delivers ? item.generated : 0);
+      st.ended[side_index] = true;
+      if (delivers) {
+        fronts_[front_of(request)]->generated[0][rank] -= st.counted;
+        end_request(request, item.finish == core::finish_reason::abort);
+      } else {
+        prefilled = true;
+        r.cached = item.cached;
+        s.work[rank] += r.input_tokens - item.cached;
+      }
+    }
+  }
+  for (const auto& abort : out.aborts) {
+    const auto request = static_cast<std::uint32_t>(abort.number);
+    auto& p = progress_for(front_of(request));
+    p.ended.push_back(request + 1);
+    p.ended_tokens.push_back(0);
+    ++p.errors;
+    if (!states_[request].ended[side_index] && side_index == 0) {
+      fronts_[front_of(request)]->generated[0][rank] -= states_[request].counted;
+      end_request(request, true);
+    }
+    states_[request].ended[side_index] = true;
+  }
+  for (std::uint32_t i = 0; i < progress_of_front_.size(); ++i) {
+    if (progress_of_front_[i] == 0)
+      continue;
+    auto& p = progress_[progress_of_front_[i] - 1];
+    p.progress.generated_tokens = fronts_[i]->generated[side_index][rank];
+    push(now_ + options_.output_delay, kind::progress, progress_of_front_[i] - 1, i);
+  }
+  for (const auto& query : out.queries)
+    push(now_, kind::kv_asked, static_cast<std::uint32_t>(query.number));
+  for (const auto& answer : out.answers)
+    push(now_, kind::kv_answer, static_cast<std::uint32_t>(answer.query), answer.ready ? 1 : 0);
+  out.clear();
+  sample_load(side_index, rank, prefilled);
+}
+
+void run::sample_load(std::uint32_t side_index, std::uint16_t rank, bool prefilled) {
+  auto& s = sides_[side_index];
+  const auto& path = options_.load_path;
+  if (path.every_steps == 0 || path.silent_rank == rank)
+    return;
+  const auto steps = s.ranks[rank]->steps();
+  const bool due = now_ - s.sampled_at[rank] >= path.period && steps - s.sampled_step[rank] >= path.every_steps;
+  if (!due && !(path.on_prefill && prefilled))
+    return;
+  s.sampled_at[rank] = now_;
+  s.sampled_step[rank] = steps;
+  if (path.loss > 0 && random_.uniform() < path.loss)
+    return;
+  const auto tail = s.ranks[rank]->load();
+  auto delay = core::to_seconds(path.delay);
+  if (path.jitter > 0)
+    delay *= random_.uniform(1 - path.jitter, 1 + path.jitter);
+  if (reports_free_.empty()) {
+    reports_.emplace_back();
+    reports_free_.push_back(static_cast<std::uint32_t>(reports_.size() - 1));
+  }
+  const auto index = reports_free_.back();
+  reports_free_.pop_back();
+  auto& p = reports_[index];
+  p.side = side_index;
+  p.report.rank = {static_cast<std::uint16_t>(side_index), rank};
+  p.report.epoch = s.epochs[rank];
+  p.report.sequence = ++s.report_sequence[rank];
+  p.report.num_running = tail.num_running;
+  p.report.num_waiting = tail.num_waiting;
+  p.report.kv_used_tokens =
+      tail.kv_used_tokens + (path.counts_waiting_tokens ? s.ranks[rank]->waiting_tokens() : std::uint64_t{0});
+  p.report.kv_total_tokens = tail.kv_total_tokens;
+  push(now_ + duration{std::llround(delay * 1e9)}, kind::report, index);
+}
+
+void run::take_progress(std::uint32_t index, std::uint32_t front_index) {
+  auto& f = *fronts_[front_index];
+  auto& p = progress_[index];
+  if (p.progress.epoch == sides_[p.side].epochs[p.progress.rank.rank]) {
+    f.pools[p.side]->progress(p.progress, now_);
+    // The prefill charge goes with the decode leg's first token.
+    if (p.side == 0 && sides_.size() == 2)
+      for (const auto handle : p.progress.first_tokens)
+        f.pools[1]->release(handle, now_);
+  }
+  progress_free_.push_back(index);
+  bind_held(f);
+}
+
+void run::end_request(std::uint32_t request, bool failed) {
+  auto& r = result_.requests[request];
+  if (r.end_s >= 0)
+    return;
+  r.end_s = seconds(now_);
+  r.failed = failed;
+  result_.makespan_s = std::max(result_.makespan_s, r.end_s);
+  --open_requests_;
+  note(failed ? 5 : 4, request, r.generated);
+}
+
+/// Its requests without a token move to another rank, the others are lost.
+void run::lose_rank(std::uint32_t side_index, std::uint16_t rank) {
+  auto& s = sides_[side_index];
+  s.alive[rank] = false;
+  std::vector<std::uint32_t> moved;
+  for (const auto& f : fronts_) {
+    for (const auto handle :
+         f->pools[side_index]->rank_down({static_cast<std::uint16_t>(side_index), rank}, s.epochs[rank])) {
+      const auto request = static_cast<std::uint32_t>(handle - 1);
+      auto& st = states_[request];
+      if (result_.requests[request].end_s >= 0)
+        continue;
+      st.placed[side_index] = false;
+      if (st.last_token != never || sides_.size() == 2) {
+        end_request(request, true);
+      } else {
+        moved.push_back(request);
+      }
+    }
+    f->generated[side_index][rank] = 0;
+  }
+  ++s.epochs[rank];
+  std::sort(moved.begin(), moved.end());
+  for (const auto request : moved) {
+    ++states_[request].attempt;
+    place(request, false);
+  }
+}
+
+void run::happen(const rank_happening& h) {
+  const auto side_index = first_side();
+  auto& s = sides_[side_index];
+  if (h.rank >= s.ranks.size())
+    return;
+  switch (h.what) {
+  case rank_happening::kind::slows:
+    s.ranks[h.rank]->set_slow_factor(h.factor);
+    break;
+  case rank_happening::kind::dies:
+  case rank_happening::kind::freezes: // found after the heartbeats' time
+    if (s.alive[h.rank])
+      lose_rank(side_index, h.rank);
+    break;
+  case rank_happening::kind::joins: {
+    if (s.alive[h.rank])
+      return;
+    auto engine = options_.engine;
+    engine.role = s.role;
+    engine.numbers_only = true;
+    engine.pd_wait_s = 1e9;
+    s.ranks[h.rank] = std::make_unique<engine_rank_model>(engine, options_.seed * 1000 + 77 + h.rank);
+    s.alive[h.rank] = true;
+    s.sampled_step[h.rank] = 0;
+    open(side_index, h.rank, true);
+    break;
+  }
+  case rank_happening::kind::drains:
+    for (const auto& f : fronts_)
+      f->pools[side_index]->rank_paused({static_cast<std::uint16_t>(side_index), h.rank}, s.epochs[h.rank],
+                                        core::rank_state::draining);
+    break;
+  }
+}
+
+void run::sample_series() {
+  auto& series = result_.series;
+  series.at_s.push_back(seconds(now_));
+  double fullest = 0;
+  double sum = 0;
+  for (std::size_t rank = 0; rank < sides_[0].ranks.size(); ++rank) {
+    const auto tail = sides_[0].ranks[rank]->load();
+    const auto share = sides_[0].alive[rank] ? static_cast<double>(tail.kv_used_tokens) /
+                                                   static_cast<double>(options_.engine.kv_capacity_tokens)
+                                             : 0.0;
+    series.kv_share[rank].push_back(share);
+    fullest = std::max(fullest, share);
+    sum += share;
+  }
+  for (std::size_t rank = 0; rank < series.queue.size(); ++rank)
+    series.queue[rank].push_back(sides_[first_side()].ranks[rank]->load().num_waiting);
+  std::size_t held = 0;
+  for (const auto& f : fronts_)
+    held += f->held.size();
+  series.held.push_back(static_cast<double>(held));
+  const auto mean = sum / static_cast<double>(sides_[0].ranks.size());
+  // Only while requests arrive: the end of a run has ranks with one request left.
+  if (mean > 0.01 && arrived_ < load_.requests.size()) {
+    kv_ratio_sum_ += fullest / mean;
+    ++kv_ratio_count_;
+  }
+}
+
+simulation_result run::go() {
+  for (std::uint32_t s = 0; s < sides_.size(); ++s)
+    for (std::size_t rank = 0; rank < sides_[s].ranks.size(); ++rank)
+      open(s, static_cast<std::uint16_t>(rank), false);
+  if (!load_.requests.empty())
+    push(at_seconds(load_.requests[0].arrival_s), kind::arrival, 0);
+  for (std::uint32_t i = 0; i < options_.happenings.size(); ++i)
+    push(at_seconds(options_.happenings[i].at_s), kind::happening, i);
+  if (options_.kv_sample_s > 0)
+    push(at_seconds(options_.kv_sample_s), kind::sample);
+  constexpr auto tick = std::chrono::milliseconds{250};
+  push(timestamp{} + tick, kind::tick);
+  const auto limit = options_.time_limit_s > 0 ? at_seconds(options_.time_limit_s) : never;
+  while (!events_.empty()) {
+    const auto e = events_.top();
+    events_.pop();
+    if (e.at > limit)
+      break;
+    now_ = e.at;
+    switch (e.what) {
+    case kind::arrival:
+      if (e.a + 1 < load_.requests.size())
+        push(at_seconds(load_.requests[e.a + 1].arrival_s), kind::arrival, e.a + 1);
+      arrive(e.a);
+      break;
+    case kind::deliver:
+      deliver(e.a, e.b);
+      break;
+    case kind::engine:
+      drive(e.a, e.b);
+      break;
+    case kind::progress:
+      take_progress(e.a, e.b);
+      break;
+    case kind::report: {
+      ++result_.reports_delivered;
+      auto& p = reports_[e.a];
+      p.report.received_at = now_;
+      for (const auto& f : fronts_)
+        f->pools[p.side]->report(p.report);
+      reports_free_.push_back(e.a);
+      break;
+    }
+    case kind::kv_asked: {
+      auto& st = states_[e.a];
+      if (sides_.size() == 1) { // the KV is there at once
+        sides_[0].ranks[st.rank[0]]->kv_arrived(now_, std::to_string(e.a + 1) + "~" + std::to_string(st.attempt));
+        schedule(0, st.rank[0]);
+        break;
+      }
+      sides_[1].ranks[st.rank[1]]->query_kv(now_, static_cast<std::int64_t>(e.a) * 16 + st.attempt % 16, e.a);
+      schedule(1, st.rank[1]);
+      break;
+    }
+    case kind::kv_answer: {
+      auto& st = states_[e.a];
+      auto& rank = *sides_[0].ranks[st.rank[0]];
+      const auto rid = std::to_string(e.a + 1) + "~" + std::to_string(st.attempt);
+      if (e.b != 0)
+        rank.kv_arrived(now_, rid);
+      else
+        rank.kv_failed(now_, rid, "the prefill leg failed", sides_[0].outputs[st.rank[0]]);
+      take_outputs(0, st.rank[0]);
+      schedule(0, st.rank[0]);
+      break;
+    }
+    case kind::happening:
+      happen(options_.happenings[e.a]);
+      break;
+    case kind::sample:
+      sample_series();
+      if (open_requests_ > 0 || arrived_ < load_.requests.size())
+        push(now_ + duration{std::llround(options_.kv_sample_s * 1e9)}, kind::sample);
+      break;
+    case kind::tick:
+      for (const auto& f : fronts_) {
+        for (auto& order : f->held.expired(now_))
+          place(static_cast<std::uint32_t>(order.handle - 1), false);
+        bind_held(*f);
+      }
+      if (open_requests_ > 0 || arrived_ < load_.requests.size())
+        push(now_ + tick, kind::tick);
+      break;
+    }
+  }
+  for (const auto& s : sides_)
+    for (const auto& rank : s.ranks) {
+      result_.steps += rank->steps();
+      result_.retractions += rank->retractions();
+    }
+  result_.busiest_to_mean_kv = kv_ratio_count_ == 0 ? 1 : kv_ratio_sum_ / static_cast<double>(kv_ratio_count_);
+  const auto& work = sides_[first_side()].work;
+  std::uint64_t all = 0;
+  std::uint64_t most = 0;
+  for (const auto tokens : work) {
+    all += tokens;
+    most = std::max(most, tokens);
+  }
+  result_.busiest_to_mean_work =
+      all == 0 ? 1 : static_cast<double>(most) * static_cast<double>(work.size()) / static_cast<double>(all);
+  std::uint64_t prompts = 0;
+  std::uint64_t cached = 0;
+  for (const auto& r : result_.requests) {
+    prompts += r.input_tokens;
+    cached += r.cached;
+  }
+  result_.prefix_hit_share = prompts == 0 ? 0 : static_cast<double>(cached) / static_cast<double>(prompts);
+  return std::move(result_);
+}
+
+} // namespace
+
+simulation_result simulate(const workload& load, const simulation_options& options) {
+  if (options.ranks == 0)
+    throw std::invalid_argument("ranks: a pool has at least one");
+  return run{load, options}.go();
+}
+
+double idle_ttft_s(const simulation_options& options, std::uint32_t input_tokens) {
+  const auto& step = options.engine.step_time;
+  const auto delays = core::to_seconds(options.placement_delay);
+  const auto chunk = std::max(options.engine.chunk_tokens, 1U);
+  double prefill = 0;
+  if (options.shape != pool_shape::decode) {
+    const auto steps = (input_tokens + chunk - 1) / chunk;
+    prefill = steps * step.base_s + input_tokens * step.per_prefill_token_s;
+  }
+  if (options.shape == pool_shape::unified)
+    return delays + prefill;
+  const double decode = step.seconds(1, input_tokens, 0);
+  if (options.shape == pool_shape::decode)
+    return delays + decode;
+  return delays + prefill + options.engine.kv_transfer_base_s + options.engine.kv_transfer_per_token_s * input_tokens +
+         decode;
+}
+
+} // namespace rankwise::sim
