@@ -4,6 +4,7 @@
 #include "app/engine/engine_command.hpp"
 #include "app/node/node_command.hpp"
 #include "app/replay/replay_command.hpp"
+#include "app/sim/sim_command.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -17,6 +18,7 @@ int main(int argc, char** argv) {
   rankwise::app::add_replay_command(app, exit_code);
   rankwise::app::add_bench_command(app, exit_code);
   rankwise::app::add_engine_command(app, exit_code);
+  rankwise::app::add_sim_command(app, exit_code);
   rankwise::app::add_view_commands(app, exit_code);
   rankwise::app::add_top_command(app, exit_code);
   rankwise::app::add_operator_commands(app, exit_code);

@@ -104,6 +104,50 @@ timestamp at_seconds(double s) noexcept {
   return timestamp{} + duration{std::llround(s * 1e9)};
 }
 
+/// Gives a policy the true state of every rank instead of what a controller knows: what the rule would do if nothing
+/// had to be learned, and no report were late.
+class oracle final : public core::policy {
+ public:
+  oracle(std::unique_ptr<core::policy> rule, const std::vector<std::unique_ptr<engine_rank_model>>& ranks,
+         const std::vector<std::uint64_t>& undelivered_tokens, const std::vector<std::uint32_t>& undelivered)
+      : rule_(std::move(rule)), ranks_(ranks), undelivered_tokens_(undelivered_tokens), undelivered_(undelivered) {}
+
+  [[nodiscard]] std::string_view name() const noexcept override { return "oracle"; }
+  [[nodiscard]] bool uses_blocks() const noexcept override { return rule_->uses_blocks(); }
+  [[nodiscard]] std::optional<core::choice> choose(std::span<const core::rank_view> ranks,
+                                                   const core::placement_request& request) override {
+    views_.assign(ranks.begin(), ranks.end());
+    for (auto& v : views_) {
+      const auto& rank = *ranks_[v.rank];
+      const auto load = rank.load();
+      const auto on_the_way = undelivered_tokens_[v.rank];
+      v.requests = load.num_running + load.num_waiting + undelivered_[v.rank];
+      v.prefill_tokens = v.work_tokens = rank.tokens_to_compute() + on_the_way;
+      v.prefilling = std::min(v.prefilling, v.requests);
+      v.tokens = load.kv_used_tokens + rank.waiting_tokens() + on_the_way;
+    }
+    return rule_->choose(views_, request);
+  }
+  [[nodiscard]] std::optional<double> waiting_order(const core::placement_request& request) const override {
+    return rule_->waiting_order(request);
+  }
+  void on_placed(std::uint16_t rank, const core::placement_request& request) override {
+    rule_->on_placed(rank, request);
+  }
+  void on_first_token(const core::leg_progress& leg) override { rule_->on_first_token(leg); }
+  void on_ended(const core::leg_progress& leg) override { rule_->on_ended(leg); }
+  void on_step(const core::step_observation& step) override { rule_->on_step(step); }
+  void on_rank_opened(std::uint16_t rank) override { rule_->on_rank_opened(rank); }
+  void on_report(const core::load_report& report) override { rule_->on_report(report); }
+
+ private:
+  std::unique_ptr<core::policy> rule_;
+  const std::vector<std::unique_ptr<engine_rank_model>>& ranks_;
+  const std::vector<std::uint64_t>& undelivered_tokens_;
+  const std::vector<std::uint32_t>& undelivered_;
+  std::vector<core::rank_view> views_;
+};
+
 class run {
  public:
   run(const workload& load, const simulation_options& options);
@@ -145,7 +189,9 @@ class run {
     std::vector<timestamp> sampled_at;
     std::vector<std::uint64_t> sampled_step;
     std::vector<std::uint64_t> report_sequence;
-    std::vector<std::uint64_t> work; ///< prompt tokens computed
+    std::vector<std::uint64_t> work;               ///< prompt tokens computed
+    std::vector<std::uint64_t> undelivered_tokens; ///< placed, on the way to the engine
+    std::vector<std::uint32_t> undelivered;
   };
   struct front {
     std::vector<std::unique_ptr<core::pool_controller>> pools; ///< by side
@@ -258,6 +304,8 @@ run::run(const workload& load, const simulation_options& options)
     s.sampled_step.assign(count, 0);
     s.report_sequence.assign(count, 0);
     s.work.assign(count, 0);
+    s.undelivered_tokens.assign(count, 0);
+    s.undelivered.assign(count, 0);
   }
   for (std::uint32_t i = 0; i < std::max(options_.front_ends, 1U); ++i) {
     fronts_.push_back(std::make_unique<front>(options_.pool));
@@ -271,7 +319,14 @@ run::run(const workload& load, const simulation_options& options)
       pool.tokens_in_flight_max = std::numeric_limits<std::uint64_t>::max() / 4;
       pool.tuning.seed = options_.seed + i * 7919 + s;
       pool.tuning.lockstep = options_.lockstep;
-      f.pools.push_back(std::make_unique<core::pool_controller>(pool));
+      std::unique_ptr<core::policy> rule;
+      if (options_.oracle) {
+        auto tuning = pool.tuning;
+        tuning.headroom_progress = false; // the true state has it
+        rule = std::make_unique<oracle>(core::make_policy(pool.policy, tuning), sides_[s].ranks,
+                                        sides_[s].undelivered_tokens, sides_[s].undelivered);
+      }
+      f.pools.push_back(std::make_unique<core::pool_controller>(pool, std::move(rule)));
       f.generated.emplace_back(sides_[s].ranks.size());
     }
   }
@@ -329,6 +384,8 @@ bool run::place_leg(std::uint32_t request, std::uint32_t side_index, bool may_wa
   if (side_index == 0)
     ++result_.placed[placed->rank.rank];
   note(1 + side_index, request, placed->rank.rank);
+  sides_[side_index].undelivered_tokens[placed->rank.rank] += load_.requests[request].input_tokens;
+  ++sides_[side_index].undelivered[placed->rank.rank];
   push(now_ + options_.placement_delay, kind::deliver, request, side_index);
   return true;
 }
@@ -393,6 +450,9 @@ void run::deliver(std::uint32_t request, std::uint32_t side_index) {
   auto& s = sides_[side_index];
   auto& st = states_[request];
   const auto rank = st.rank[side_index];
+  s.undelivered_tokens[rank] -=
+      std::min<std::uint64_t>(s.undelivered_tokens[rank], load_.requests[request].input_tokens);
+  s.undelivered[rank] -= std::min(s.undelivered[rank], 1U);
   if (!s.alive[rank] || st.epoch[side_index] != s.epochs[rank] || !st.placed[side_index])
     return; // lost with the rank meanwhile
   const auto& asked = load_.requests[request];

@@ -66,12 +66,23 @@ std::vector<scenario> main_scenarios(const std::vector<suite_trace>& traces, con
   return result;
 }
 
+void apply_policy(std::string_view policy, simulation_options& o) {
+  o.pool.policy = policy;
+  if (policy == "oracle" || policy == "oracle_least_kv") {
+    o.oracle = true;
+    o.pool.policy = policy == "oracle" ? "headroom" : "least_kv";
+  } else if (policy == "headroom_fcfs") {
+    o.pool.policy = "headroom";
+    o.pool.waiting_order = {core::duration{0}, 0, 0, 0, 1, core::duration{0}};
+  }
+}
+
 policy_result run_scenario(const scenario& s, const workload& load, const std::string& policy) {
   workload_limits limits;
   limits.speed = s.speed;
   const auto faster = limited(load, limits);
   auto o = s.options;
-  o.pool.policy = policy;
+  apply_policy(policy, o);
   o.load_path = load_path_of(policy, s.options.load_path);
   const auto result = simulate(faster, o);
   return {policy, summarise(result, o), result.event_hash};

@@ -38,6 +38,36 @@ struct policy_result {
   std::uint64_t event_hash = 0;
 };
 
+/// A line of the suite's answer.
+struct suite_figure {
+  std::string scenario;
+  std::string policy;
+  std::string metric; ///< with its unit, e.g. "ttft_p99_s"
+  double value = 0;
+  std::string best_peer; ///< the policy that is best by this metric; "" where nothing is compared
+  double best_peer_value = 0;
+  std::string target; ///< "<= 1.01 x best peer"; "" = none
+  bool holds = true;  ///< true without a target
+};
+
+struct suite_settings {
+  std::filesystem::path traces;    ///< folder; without it the built-in workloads are played
+  std::size_t requests_max = 6000; ///< of each trace
+  std::vector<double> utilisations{0.7, 0.9, 1.1};
+  unsigned threads = 2;
+  std::uint64_t seed = 1;
+  bool short_form = false; ///< built-in workloads only, at 0.9, with fixed thresholds
+};
+
+struct suite_result {
+  std::vector<suite_figure> figures;
+  std::vector<std::string> missing; ///< traces that were not there
+};
+
+/// Runs all of it. `progress(done, all)` is called now and then, from any thread.
+[[nodiscard]] suite_result run_suite(const suite_settings& options,
+                                     const std::function<void(std::size_t, std::size_t)>& progress = {});
+
 inline constexpr std::string_view peer_policies[] = {
     "round_robin", "total_requests", "total_tokens",     "vllm_counts",  "vllm",
     "dynamo",      "smg_least_load", "smg_power_of_two", "smg_servicer", "llm_d"};
@@ -50,7 +80,12 @@ inline constexpr std::string_view peer_policies[] = {
 [[nodiscard]] std::vector<scenario> main_scenarios(const std::vector<suite_trace>& traces,
                                                    const std::vector<double>& utilisations);
 
+/// `policy`: a name, or oracle (headroom with the true state), oracle_least_kv, headroom_fcfs (those who wait for a
+/// rank go in order of arrival).
 [[nodiscard]] policy_result run_scenario(const scenario& s, const workload& load, const std::string& policy);
+
+/// Sets the policy of that name, see run_scenario.
+void apply_policy(std::string_view policy, simulation_options& options);
 
 /// Calls `each(i)` for 0 .. count-1 on `threads` threads.
 void in_parallel(std::size_t count, unsigned threads, const std::function<void(std::size_t)>& each);

@@ -1,0 +1,291 @@
+#include "sim/load_paths.hpp"
+#include "sim/suite.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <fmt/format.h>
+
+namespace rankwise::sim {
+
+namespace {
+
+struct metric {
+  const char* name;
+  double (*of)(const run_summary&);
+};
+
+constexpr std::array compared{metric{"ttft_mean_s", [](const run_summary& s) { return s.ttft_mean_s; }},
+                              metric{"ttft_p99_s", [](const run_summary& s) { return s.ttft_p99_s; }},
+                              metric{"slowdown_p99", [](const run_summary& s) { return s.slowdown_p99; }},
+                              metric{"gap_p99_s", [](const run_summary& s) { return s.gap_p99_s; }},
+                              metric{"gap_p50_s", [](const run_summary& s) { return s.gap_p50_s; }}};
+
+const workload& load_of(const std::vector<suite_trace>& traces, const std::string& name) {
+  return std::find_if(traces.begin(), traces.end(), [&](const auto& t) { return t.name == name; })->load;
+}
+
+/// One rule in one scenario, and what came of it.
+struct job {
+  scenario where;
+  std::string policy;
+  policy_result result;
+};
+
+class suite {
+ public:
+  suite(const suite_settings& options, std::vector<suite_trace> traces,
+        const std::function<void(std::size_t, std::size_t)>& progress)
+      : options_(options), traces_(std::move(traces)), progress_(progress) {}
+
+  std::vector<suite_figure> run() {
+    compare_in_main_scenarios();
+    if (!options_.short_form) {
+      stale_and_shared();
+      prefixes();
+      balance();
+      faults();
+    }
+    return std::move(figures_);
+  }
+
+ private:
+  void run_jobs(std::vector<job>& jobs) {
+    std::atomic<std::size_t> done{0};
+    in_parallel(jobs.size(), options_.threads, [&](std::size_t i) {
+      jobs[i].result = run_scenario(jobs[i].where, load_of(traces_, jobs[i].where.trace), jobs[i].policy);
+      if (progress_)
+        progress_(++done, jobs.size());
+    });
+  }
+
+  void add(std::string scenario, std::string policy, std::string name, double value, std::string target = {},
+           bool holds = true, std::string peer = {}, double peer_value = 0) {
+    figures_.push_back({std::move(scenario), std::move(policy), std::move(name), value, std::move(peer), peer_value,
+                        std::move(target), holds});
+  }
+
+  void compare_in_main_scenarios() {
+    const auto scenarios = main_scenarios(traces_, options_.utilisations);
+    std::vector<job> jobs;
+    for (const auto& s : scenarios) {
+      for (const auto peer : peer_policies)
+        jobs.push_back({s, std::string{peer}, {}});
+      jobs.push_back({s, "headroom", {}});
+      jobs.push_back({s, "headroom_fcfs", {}});
+      jobs.push_back({s, "oracle", {}});
+    }
+    run_jobs(jobs);
+    const std::size_t each = std::size(peer_policies) + 3;
+    std::array<std::size_t, compared.size()> as_good{};
+    std::array<std::size_t, 3> much_better{};
+    std::size_t prefilling = 0;
+    std::size_t lockstep_decodes = 0;
+    std::size_t quicker_decodes = 0;
+    for (std::size_t i = 0; i < scenarios.size(); ++i) {
+      const auto* first = &jobs[i * each];
+      const auto* last = first + std::size(peer_policies);
+      const auto& ours = last[0].result.summary;
+      const auto& fcfs = last[1].result.summary;
+      const auto& s = scenarios[i];
+      std::array<double, compared.size()> ratio{};
+      for (std::size_t m = 0; m < compared.size(); ++m) {
+        const auto* best = std::min_element(first, last, [&](const job& a, const job& b) {
+          return compared[m].of(a.result.summary) < compared[m].of(b.result.summary);
+        });
+        const double theirs = compared[m].of(best->result.summary);
+        const double value = compared[m].of(ours);
+        ratio[m] = value / theirs;
+        as_good[m] += ratio[m] <= 1.01 ? 1 : 0;
+        add(s.name, "headroom", compared[m].name, value, "<= 1.01 x best peer", ratio[m] <= 1.01, best->policy, theirs);
+        add(s.name, "oracle", compared[m].name, compared[m].of(last[2].result.summary));
+      }
+      add(s.name, "headroom", "ttft_idle_p99_s", ours.ttft_bound_p99_s);
+      if (s.utilisation == 0.9 && s.options.shape != pool_shape::decode) {
+        ++prefilling;
+        much_better[0] += ratio[0] <= 0.75 ? 1 : 0;
+        much_better[1] += ratio[1] <= 0.9 ? 1 : 0;
+        much_better[2] += ratio[2] <= 0.7 ? 1 : 0;
+      }
+      if (s.utilisation == 0.9 && s.options.shape == pool_shape::decode && s.options.lockstep) {
+        ++lockstep_decodes;
+        quicker_decodes += ratio[4] <= 0.96 ? 1 : 0;
+      }
+      if (s.utilisation > 1 && s.options.shape != pool_shape::decode) {
+        add(s.name, "headroom_fcfs", "ttft_mean_over_headroom's", fcfs.ttft_mean_s / ours.ttft_mean_s, ">= 3",
+            fcfs.ttft_mean_s / ours.ttft_mean_s >= 3);
+        add(s.name, "headroom", "goodput_over_fcfs", ours.goodput_share / std::max(fcfs.goodput_share, 1e-9), ">= 1.5",
+            ours.goodput_share >= 1.5 * fcfs.goodput_share);
+        add(s.name, "headroom", "wait_max_s", ours.held_max_s);
+      }
+    }
+    const auto share = [](std::size_t part, std::size_t all) {
+      return all == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(all);
+    };
+    for (std::size_t m = 0; m < compared.size(); ++m)
+      add("all", "headroom", fmt::format("share_as_good_by_{}", compared[m].name), share(as_good[m], scenarios.size()),
+          "= 1", as_good[m] == scenarios.size());
+    const std::array names{"share_ttft_mean_25%_better", "share_ttft_p99_10%_better", "share_slowdown_p99_30%_better"};
+    for (std::size_t k = 0; k < names.size(); ++k)
+      add("unified and pd, 0.9", "headroom", names[k], share(much_better[k], prefilling), ">= 0.5",
+          2 * much_better[k] >= prefilling);
+    add("decode lockstep, 0.9", "headroom", "share_gap_p50_4%_better", share(quicker_decodes, lockstep_decodes), "= 1",
+        quicker_decodes == lockstep_decodes);
+  }
+
+  scenario variant(const std::string& trace, pool_shape shape, const char* what) const {
+    scenario s;
+    s.trace = trace;
+    s.options = suite_options(shape, false);
+    s.utilisation = 0.9;
+    s.speed = 0.9 * saturation_speed(load_of(traces_, trace), s.options);
+    s.name = fmt::format("{} {} {}", trace, to_string(shape), what);
+    return s;
+  }
+
+  /// What late, lost and shared knowledge costs.
+  void stale_and_shared() {
+    struct change {
+      const char* name;
+      double most; ///< times the fresh run's mean TTFT
+      void (*apply)(simulation_options&);
+    };
+    constexpr std::array changes{
+        change{"reports 100 ms late", 1.03, [](auto& o) { o.load_path.delay = std::chrono::milliseconds{100}; }},
+        change{"reports 1 s late", 1.10, [](auto& o) { o.load_path.delay = std::chrono::seconds{1}; }},
+        change{"20 % of reports lost", 1.03, [](auto& o) { o.load_path.loss = 0.2; }},
+        change{"4 front ends", 1.10, [](auto& o) { o.front_ends = 4; }}};
+    std::vector<job> jobs;
+    for (const auto& t : traces_) {
+      const auto fresh = variant(t.name, pool_shape::unified, "fresh");
+      jobs.push_back({fresh, "headroom", {}});
+      for (const auto& c : changes) {
+        auto s = fresh;
+        s.name = fmt::format("{} unified {}", t.name, c.name);
+        c.apply(s.options);
+        jobs.push_back({s, "headroom", {}});
+      }
+    }
+    run_jobs(jobs);
+    for (std::size_t t = 0; t < traces_.size(); ++t) {
+      const auto& fresh = jobs[t * (changes.size() + 1)].result.summary;
+      for (std::size_t c = 0; c < changes.size(); ++c) {
+        const auto& j = jobs[t * (changes.size() + 1) + 1 + c];
+        const double ratio = j.result.summary.ttft_mean_s / fresh.ttft_mean_s;
+        add(j.where.name, "headroom", "ttft_mean_over_fresh", ratio, fmt::format("<= {}", changes[c].most),
+            ratio <= changes[c].most);
+      }
+    }
+  }
+
+  void prefixes() {
+    std::vector<job> jobs;
+    for (const auto& t : traces_) {
+      if (t.name.find("mooncake") == std::string::npos)
+        continue;
+      auto s = variant(t.name, pool_shape::unified, "with prefix cache");
+      s.options.engine.prefix_block_tokens = t.load.block_tokens;
+      for (const char* policy : {"headroom", "prefix_hash"})
+        jobs.push_back({s, policy, {}});
+      auto without = s;
+      without.name += ", affinity off";
+      without.options.pool.tuning.headroom_prefix = false;
+      jobs.push_back({without, "headroom", {}});
+    }
+    run_jobs(jobs);
+    for (std::size_t i = 0; i + 2 < jobs.size(); i += 3) {
+      const auto& ours = jobs[i].result.summary;
+      const auto& hash = jobs[i + 1].result.summary;
+      const auto& off = jobs[i + 2].result.summary;
+      add(jobs[i].where.name, "headroom", "prefix_hit_share", ours.prefix_hit_share, ">= 0.95 x prefix_hash",
+          ours.prefix_hit_share >= 0.95 * hash.prefix_hit_share, "prefix_hash", hash.prefix_hit_share);
+      add(jobs[i].where.name, "headroom", "busiest_to_mean_work", ours.busiest_to_mean_work, "<= 1.05 x affinity off",
+          ours.busiest_to_mean_work <= 1.05 * off.busiest_to_mean_work, "affinity off", off.busiest_to_mean_work);
+    }
+  }
+
+  void balance() {
+    std::vector<job> jobs;
+    for (const auto& t : traces_) {
+      const auto s = variant(t.name, pool_shape::decode, "least KV");
+      jobs.push_back({s, "least_kv", {}});
+      jobs.push_back({s, "oracle_least_kv", {}});
+    }
+    run_jobs(jobs);
+    for (std::size_t i = 0; i + 1 < jobs.size(); i += 2) {
+      const auto ours = jobs[i].result.summary.busiest_to_mean_kv;
+      const auto best = jobs[i + 1].result.summary.busiest_to_mean_kv;
+      add(jobs[i].where.name, "least_kv", "busiest_to_mean_kv", ours, "<= 1.02 x oracle", ours <= 1.02 * best,
+          "oracle_least_kv", best);
+    }
+  }
+
+  /// Of the placements from `begin` on, the share that rank 0 got, in ranks' fair shares.
+  static double fair_share(const simulation_result& r, double begin_s, std::size_t ranks) {
+    std::size_t all = 0;
+    std::size_t there = 0;
+    for (const auto& q : r.requests) {
+      if (q.bound_s < begin_s)
+        continue;
+      ++all;
+      there += q.rank == 0 ? 1 : 0;
+    }
+    return all == 0 ? 0 : static_cast<double>(there * ranks) / static_cast<double>(all);
+  }
+
+  void faults() {
+    for (const auto& t : traces_) {
+      auto s = variant(t.name, pool_shape::unified, "one rank at half speed");
+      workload_limits limits;
+      limits.speed = s.speed;
+      const auto load = limited(load_of(traces_, t.name), limits);
+      const double at = load.span_s() * 0.3;
+      auto o = s.options;
+      apply_policy("headroom", o);
+      o.happenings.push_back({at, rank_happening::kind::slows, 0, 2});
+      const auto slow = fair_share(simulate(load, o), at + 2, o.ranks);
+      add(s.name, "headroom", "fair_shares_from_2_s_later", slow, "<= 0.8", slow <= 0.8);
+      o = s.options;
+      apply_policy("headroom", o);
+      o.load_path.silent_rank = 0;
+      const auto silent = fair_share(simulate(load, o), 0, o.ranks);
+      add(fmt::format("{} unified one silent rank", t.name), "headroom", "fair_shares", silent, "0.9 to 1.1",
+          silent >= 0.9 && silent <= 1.1);
+    }
+  }
+
+  suite_settings options_;
+  std::vector<suite_trace> traces_;
+  const std::function<void(std::size_t, std::size_t)>& progress_;
+  std::vector<suite_figure> figures_;
+};
+
+} // namespace
+
+suite_result run_suite(const suite_settings& options, const std::function<void(std::size_t, std::size_t)>& progress) {
+  suite_result result;
+  std::vector<suite_trace> traces;
+  auto o = options;
+  if (!options.short_form)
+    traces = suite_traces(options.traces, options.requests_max, options.seed, result.missing);
+  else
+    o.utilisations = {0.9};
+  if (traces.empty()) {
+    mixed_workload_options mixed;
+    mixed.requests = options.short_form ? 3000 : options.requests_max;
+    mixed.seed = options.seed;
+    traces.push_back({"mixed", mixed_workload(mixed)});
+    mixed.input_tokens_max = 131'072;
+    mixed.seed = options.seed + 1;
+    auto giants = mixed_workload(mixed);
+    for (std::size_t i = 50; i < giants.requests.size(); i += 100)
+      giants.requests[i].input_tokens = 100'000;
+    giants.name = "built-in, one giant per 100";
+    traces.push_back({"giants", std::move(giants)});
+  }
+  result.figures = suite{o, std::move(traces), progress}.run();
+  return result;
+}
+
+} // namespace rankwise::sim
