@@ -28,6 +28,8 @@ struct rank_view {
   std::uint64_t kv_capacity = 0;      ///< Tokens, as registered.
   std::uint32_t max_running = 0;      ///< Requests, as registered.
   std::uint64_t chunk_tokens = 0;     ///< Prompt tokens of one step at most, as registered; 0 = not known.
+  std::uint32_t reported_running = 0; ///< by the newest report, whoever placed them; 0 without a fresh one
+  std::uint32_t reported_waiting = 0;
   timestamp prefill_since{};          ///< When the rank last began a prompt, as far as one can see from its outputs.
   double share = 1.0;                 ///< Slow start: (0, 1]; 1 = full share.
   std::optional<duration> report_age; ///< None: nothing was reported in this epoch.
@@ -72,12 +74,13 @@ struct leg_progress {
 struct step_observation {
   std::uint16_t rank = 0;
   timestamp at{};
-  std::uint32_t requests = 0;         ///< that got a token
-  std::uint32_t first_tokens = 0;     ///< of these, for how many it was the first
-  std::uint64_t prefilled_tokens = 0; ///< work_tokens of those
-  std::uint32_t prefilling_after = 0; ///< requests on the rank without a first token, now
-  std::uint32_t requests_after = 0;   ///< on the rank now
-  std::uint64_t kv_tokens = 0;        ///< on the rank, by the ledger
+  std::uint32_t requests = 0;          ///< that got a token
+  std::uint32_t first_tokens = 0;      ///< of these, for how many it was the first
+  std::uint64_t prefilled_tokens = 0;  ///< work_tokens of those
+  std::uint32_t prefilling_after = 0;  ///< requests on the rank without a first token, now
+  std::uint32_t requests_after = 0;    ///< on the rank now
+  std::uint64_t kv_tokens = 0;         ///< on the rank, by the ledger
+  std::uint32_t reported_requests = 0; ///< running and waiting there by the newest report, whoever placed them
 };
 
 class policy {
@@ -130,6 +133,7 @@ struct policy_options {
   bool lockstep = false; ///< the pool's ranks step together (DP attention): a step lasts as long as the slowest one's
   double headroom_damage_weight = 0.005; ///< of a second that other streams are delayed, beside one to the first token
   double headroom_decode_weight = 1;     ///< of a second of the rank's decode step
+  double headroom_work_weight = 1;       ///< of a second of prompt computing, wherever it is: what a cache saves all
   double headroom_output_share = 0.3;    ///< of the expected output for which KV must be free
   bool headroom_progress = true;         ///< count what steps since can have computed of a prompt
   bool headroom_learn = true;            ///< learn step times; off: the H100 figures of step_pace

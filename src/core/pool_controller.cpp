@@ -111,6 +111,10 @@ void pool_controller::collect_views(timestamp now, rank_state wanted) {
     v.max_running = e.announced.max_running;
     v.report_age = f.report_age;
     v.stale = f.stale;
+    if (const auto& report = ledger_.newest_report(i); report && !f.stale) {
+      v.reported_running = report->num_running;
+      v.reported_waiting = report->num_waiting;
+    }
     v.share = share_of(e, now);
     views_.push_back(v);
   }
@@ -407,6 +411,8 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
   step.kv_tokens = after.tokens;
   step.prefilling_after = after.prefilling;
   step.requests_after = after.requests;
+  if (const auto& report = ledger_.newest_report(p.rank.rank))
+    step.reported_requests = report->num_running + report->num_waiting;
   policy_->on_step(step);
   if (p.ended.empty() || p.rank.rank >= ranks_.size() || ranks_[p.rank.rank].announced.epoch != p.epoch ||
       options_.health.ejected_share_max <= 0)

@@ -22,12 +22,12 @@ namespace rankwise::core {
 struct waiting_order_options {
   duration patience = std::chrono::milliseconds{500};
   double patience_per_work = 1;    ///< seconds more for each second of its own work
-  double patience_per_queue = 1.1; ///< and of the time in which the ranks would work off all that wait before it
+  double patience_per_queue = 1.3; ///< and of the time in which the ranks would work off all that wait before it
   /// That share of the orders, the largest, waits `largest_factor` times as long: nobody delays others so much, and
   /// nobody notices a delay of its own so little. 0 = nobody.
   double largest_share = 0.008;
   double largest_factor = 100;
-  duration patience_max = std::chrono::seconds{120}; ///< of anyone
+  duration patience_max = std::chrono::seconds{600}; ///< of anyone
 };
 
 /// Orders that a pool cannot place yet: for want of room, or because every rank has enough to do. Bounded in number and

@@ -221,15 +221,15 @@ class suite {
     }
   }
 
-  /// Of the placements from `begin` on, the share that rank 0 got, in ranks' fair shares.
+  /// Of the prompt tokens placed from `begin` on, the part that rank 0 got, in ranks' fair shares.
   static double fair_share(const simulation_result& r, double begin_s, std::size_t ranks) {
-    std::size_t all = 0;
-    std::size_t there = 0;
+    std::uint64_t all = 0;
+    std::uint64_t there = 0;
     for (const auto& q : r.requests) {
       if (q.bound_s < begin_s)
         continue;
-      ++all;
-      there += q.rank == 0 ? 1 : 0;
+      all += q.input_tokens;
+      there += q.rank == 0 ? q.input_tokens : 0;
     }
     return all == 0 ? 0 : static_cast<double>(there * ranks) / static_cast<double>(all);
   }
@@ -245,13 +245,13 @@ class suite {
       apply_policy("headroom", o);
       o.happenings.push_back({at, rank_happening::kind::slows, 0, 2});
       const auto slow = fair_share(simulate(load, o), at + 2, o.ranks);
-      add(s.name, "headroom", "fair_shares_from_2_s_later", slow, "<= 0.8", slow <= 0.8);
+      add(s.name, "headroom", "prompt_tokens_in_fair_shares_from_2_s_on", slow, "<= 0.8", slow <= 0.8);
       o = s.options;
       apply_policy("headroom", o);
       o.load_path.silent_rank = 0;
       const auto silent = fair_share(simulate(load, o), 0, o.ranks);
-      add(fmt::format("{} unified one silent rank", t.name), "headroom", "fair_shares", silent, "0.9 to 1.1",
-          silent >= 0.9 && silent <= 1.1);
+      add(fmt::format("{} unified one silent rank", t.name), "headroom", "prompt_tokens_in_fair_shares", silent,
+          "0.9 to 1.1", silent >= 0.9 && silent <= 1.1);
     }
   }
 

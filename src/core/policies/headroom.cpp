@@ -38,13 +38,37 @@ double headroom::work_of(const placement_request& request, std::uint16_t rank,
 
 namespace {
 
+/// Requests of others on a rank, e.g. of another front end: what its report counts beyond our own. A report is late, so
+/// that a few of ours that ended since are no proof.
+double foreign(double reported, double ours) noexcept {
+  return reported - ours > 2 + 0.15 * ours ? reported - ours : 0;
+}
+
+double foreign_requests(const rank_view& rank) noexcept {
+  return foreign(static_cast<double>(rank.reported_running) + rank.reported_waiting, rank.requests);
+}
+
+double foreign_waiting(const rank_view& rank) noexcept {
+  const double beyond = static_cast<double>(rank.reported_waiting) - rank.prefilling;
+  return foreign_requests(rank) > 0 ? std::max(beyond, 0.0) : 0;
+}
+
 double decoding_on(const rank_view& rank, const placement_request& request) noexcept {
-  return request.needs_prefill ? rank.requests - std::min(rank.prefilling, rank.requests) : rank.requests;
+  const double ours = request.needs_prefill ? rank.requests - std::min(rank.prefilling, rank.requests) : rank.requests;
+  return ours + std::max(foreign_requests(rank) - foreign_waiting(rank), 0.0);
+}
+
+/// KV tokens on the rank: our own, which we know exactly, or fewer where prompts share them; more only where a report
+/// counts much more than it can count twice (prompts whose KV is taken, and whose first token was not seen).
+double kv_on(const rank_view& rank) noexcept {
+  const auto reported = static_cast<double>(rank.tokens);
+  const auto ours = static_cast<double>(rank.placed_tokens + rank.generated_tokens);
+  const double foreign = reported - ours - static_cast<double>(rank.prefill_tokens);
+  return foreign > 0.2 * ours + 16'384 ? ours + foreign : std::min(ours, reported);
 }
 
 double decoded_kv_on(const rank_view& rank, const placement_request& request) noexcept {
-  return static_cast<double>(request.needs_prefill ? rank.tokens - std::min(rank.tokens, rank.prefill_tokens)
-                                                   : rank.tokens);
+  return request.needs_prefill ? std::max(kv_on(rank) - static_cast<double>(rank.prefill_tokens), 0.0) : kv_on(rank);
 }
 
 double chunk_of(const rank_view& rank) noexcept {
@@ -57,10 +81,26 @@ double headroom::decode_step_s(const rank_view& rank, const placement_request& r
   return pace_.get().decode_s(decoding_on(rank, request), decoded_kv_on(rank, request)) * lanes_.find(rank.rank).slow;
 }
 
+/// Prompt tokens of others that stand before a new one. Those that wait are reported; one that is being computed shows
+/// by steps that take much longer than our own streams explain.
+double headroom::foreign_backlog(const rank_view& rank, const placement_request& request) const {
+  if (foreign_requests(rank) <= 0)
+    return 0;
+  double tokens = foreign_waiting(rank) * mean_prompt_;
+  const auto& l = lanes_.find(rank.rank);
+  if (rank.prefilling == 0 && l.stepped) {
+    const double explained = decode_step_s(rank, request);
+    const double longest = std::max(l.last_gap_s, to_seconds(request.now - l.last_step)) - explained;
+    if (longest / pace_.get().per_prefill_token_s > 0.1 * chunk_of(rank))
+      tokens += mean_prompt_;
+  }
+  return tokens;
+}
+
 /// Prompt tokens that stand before a new one: those placed, less what the steps since the rank began the first of them
 /// can have computed. The last tokens of that one stay, until its first output shows that they are done.
 double headroom::backlog(const rank_view& rank, const placement_request& request) const {
-  const auto work = static_cast<double>(rank.work_tokens);
+  const auto work = static_cast<double>(rank.work_tokens) + foreign_backlog(rank, request);
   if (rank.prefilling == 0 || !options_.headroom_progress)
     return work;
   const auto& l = lanes_.find(rank.rank);
@@ -117,16 +157,18 @@ headroom::estimate headroom::look(const rank_view& rank, const placement_request
     const double streams = options_.lockstep ? pool.decoding : decoding;
     const double added = options_.lockstep ? std::max(0.0, all - pool.longest_backlog) : work;
     e.damage_s = per_prefill * added * streams;
+    e.work_s = per_prefill * work;
   } else {
     e.first_token_s = 1.5 * step;
   }
-  const double room = capacity - static_cast<double>(rank.tokens);
+  const double taken = kv_on(rank);
+  const double room = capacity - taken;
   const double needed = prompt + options_.headroom_output_share * output * (rank.requests + 1.0);
   e.fits = needed <= room && rank.requests < running;
   e.overfull = std::max(0.0, (prompt - room) / capacity);
   if (!e.fits) {
     // It waits until requests that are there end: what is missing, at the rate at which KV comes free.
-    const double turnover = std::max(static_cast<double>(rank.tokens), 1.0) / (output * e.decode_s);
+    const double turnover = std::max(taken, 1.0) / (output * e.decode_s);
     e.first_token_s += std::max(needed - room, 0.0) / turnover + output * e.decode_s / std::max(1.0, running / 2.0);
   }
   return e;
@@ -138,7 +180,7 @@ double headroom::score(const estimate& e, const rank_view& rank) const {
   constexpr double does_not_fit_s = 1e6;
   if (e.overfull > 0)
     return does_not_fit_s * (1 + e.overfull);
-  return (e.first_token_s + options_.headroom_damage_weight * e.damage_s +
+  return (e.first_token_s + options_.headroom_damage_weight * e.damage_s + options_.headroom_work_weight * e.work_s +
           options_.headroom_decode_weight * e.decode_s) /
          share;
 }
@@ -189,6 +231,7 @@ void headroom::on_placed(std::uint16_t rank, const placement_request& request) {
     p.cached = cached_on(request, rank, matches);
     p.blocks.assign(request.blocks.begin(), request.blocks.end());
   }
+  mean_prompt_ += 0.01 * (static_cast<double>(request.prompt_tokens) - mean_prompt_);
   auto& l = lanes_[rank];
   if (l.prompts.empty()) {
     l.steps_at_head = options_.lockstep ? pool_steps_ : l.steps;
@@ -267,16 +310,19 @@ void headroom::on_step(const step_observation& step) {
     pool_stepped_at_ = step.at;
   }
   const double gap = to_seconds(step.at - l.last_step);
-  if (options_.headroom_learn && l.stepped && l.decoding_only && step.first_tokens == 0 && gap > 0) {
+  // What others have on the rank lengthens its steps, and we do not know it well enough to learn from that.
+  const bool shared = foreign(step.reported_requests, step.requests_after) > 0;
+  if (options_.headroom_learn && !shared && l.stepped && l.decoding_only && step.first_tokens == 0 && gap > 0) {
     const double predicted = pace_.get().decode_s(l.requests_after_step, l.kv_after_step);
     if (!options_.lockstep) {
       observe_slowness(l, gap / std::max(predicted, 1e-6));
       pace_.learn_decode(gap, l.requests_after_step, l.kv_after_step);
     }
   }
-  if (options_.headroom_learn && !options_.lockstep && l.any_done)
+  if (options_.headroom_learn && !shared && !options_.lockstep && l.any_done)
     learn_from_prompt(l, step);
   l.any_done = false;
+  l.last_gap_s = gap;
   l.last_step = step.at;
   l.stepped = true;
   l.decoding_only = step.prefilling_after == 0 && step.requests_after > 0;

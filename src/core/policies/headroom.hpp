@@ -57,6 +57,7 @@ class headroom final : public policy {
     bool decoding_only = false; // and that was decoding
     double kv_after_step = 0;
     double requests_after_step = 0;
+    double last_gap_s = 0;
     double observed_slow = 1;
     double slow = 1; // as used: 1 while what was observed is within the noise
   };
@@ -71,6 +72,7 @@ class headroom final : public policy {
     double first_token_s = 0; // predicted time to the first token
     double backlog_tokens = 0;
     double damage_s = 0;
+    double work_s = 0; // of computing its prompt there
     double decode_s = 0;
     bool fits = true;    // with room for what those on it are expected to generate
     double overfull = 0; // KV share by which the prompt itself does not fit
@@ -81,6 +83,7 @@ class headroom final : public policy {
   [[nodiscard]] double decode_step_s(const rank_view& rank, const placement_request& request) const;
   [[nodiscard]] double work_of(const placement_request& request, std::uint16_t rank,
                                std::span<const prefix_map::match> matches) const;
+  [[nodiscard]] double foreign_backlog(const rank_view& rank, const placement_request& request) const;
   [[nodiscard]] double backlog(const rank_view& rank, const placement_request& request) const;
   [[nodiscard]] double score(const estimate& e, const rank_view& rank) const;
   [[nodiscard]] double cached_on(const placement_request& request, std::uint16_t rank,
@@ -96,6 +99,7 @@ class headroom final : public policy {
   // cache, a small one, a cache flushed by hand) must not draw everything to one rank.
   double prefix_trust_ = 0;
   by_rank<lane> lanes_;
+  double mean_prompt_ = 1024;    // tokens, of lately
   pool_figures pool_;            // of the last decision, for whoever asks why
   std::uint64_t pool_steps_ = 0; // of ranks in lockstep
   timestamp pool_stepped_at_{};
