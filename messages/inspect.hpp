@@ -230,7 +230,7 @@ template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rank_row& x) {
   return f(caf::meta::type_name("rank_row"), x.rank, x.epoch, x.state, x.requests, x.tokens, x.prefill_tokens,
            x.kv_capacity, x.max_running, x.placements, x.reported, x.report_age_s, x.reported_running,
-           x.reported_waiting, x.reported_kv_used, x.share, x.ejected);
+           x.reported_waiting, x.reported_kv_used, x.share, x.ejected, x.drain_cut);
 }
 
 template <class Inspector>

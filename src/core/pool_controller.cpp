@@ -351,6 +351,8 @@ std::vector<request_handle> pool_controller::rank_up(const rank_announcement& ra
   e.known = true;
   e.announced = rank;
   e.state = rank.state;
+  if (!same_epoch || rank.state != rank_state::drained)
+    e.drain_cut = 0;
   if (!same_epoch) {
     e.health.reset();
     e.ready_since = now;
@@ -375,7 +377,11 @@ std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch 
     return {};
   e.state = state;
   e.known = state != rank_state::removed;
-  return ledger_.close(rank.rank);
+  auto dropped = ledger_.close(rank.rank);
+  // A drain that ends by itself leaves nothing: what a drained rank still has, its deadline cut.
+  if (state == rank_state::drained)
+    e.drain_cut = static_cast<std::uint32_t>(dropped.size());
+  return dropped;
 }
 
 bool pool_controller::progress(const batch_progress& p, timestamp now) {
@@ -495,6 +501,7 @@ std::vector<rank_row> pool_controller::rows(timestamp now) const {
     row.placements = e.placements;
     row.share = share_of(e, now);
     row.ejected = e.health.unhealthy(now);
+    row.drain_cut = e.drain_cut;
     if (const auto& report = ledger_.newest_report(i)) {
       row.reported = true;
       row.report_age_s = to_seconds(now - report->received_at);

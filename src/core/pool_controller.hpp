@@ -54,8 +54,9 @@ struct rank_row {
   std::uint32_t reported_running = 0;
   std::uint32_t reported_waiting = 0;
   std::uint64_t reported_kv_used = 0;
-  double share = 1;     ///< of what its room would give it: slow start, errors
-  bool ejected = false; ///< for its engine's errors, for a while
+  double share = 1;            ///< of what its room would give it: slow start, errors
+  bool ejected = false;        ///< for its engine's errors, for a while
+  std::uint32_t drain_cut = 0; ///< of a drained rank: legs that its drain's deadline took from it
 
   /// Of the KV capacity, by the ledger; 0 when no capacity was registered.
   [[nodiscard]] double kv_share() const noexcept {
@@ -158,6 +159,7 @@ class pool_controller {
     bool first_epoch = true;
     std::uint64_t placements = 0;
     rank_health health;
+    std::uint32_t drain_cut = 0;
   };
 
   /// Valid until the next call.

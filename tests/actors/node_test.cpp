@@ -137,6 +137,7 @@ TEST_F(node, a_drained_rank_ends_its_streams_gets_none_and_says_so) {
   output(old, {2}, core::finish_reason::length);
   advance(300ms);
   EXPECT_EQ(state_of_rank(0), core::rank_state::drained);
+  EXPECT_EQ(pool().ranks.at(0).drain_cut, 0u);
   EXPECT_EQ(sink.finished[1], 1);
   EXPECT_TRUE(wish(0, rank_wish::undrain).done);
   EXPECT_EQ(state_of_rank(0), core::rank_state::ready);
@@ -153,13 +154,18 @@ TEST_F(node, at_the_deadline_of_a_drain_what_is_left_moves_or_fails_and_is_abort
   submit(2, "waits");
   submit(3, "waits_too");
   wish(0, rank_wish::drain, 2s);
+  const auto on_it = pool().ranks.at(0).requests;
+  ASSERT_GE(on_it, 1u);
   advance(3s);
   EXPECT_EQ(state_of_rank(0), core::rank_state::drained);
+  EXPECT_EQ(pool().ranks.at(0).drain_cut, on_it);
   ASSERT_EQ(sink.outcomes[1].size(), 1u);
   EXPECT_EQ(sink.outcomes[1][0].reason, core::failure::rank_lost);
   for (const auto* rid : {"waits", "waits_too"})
     EXPECT_EQ(adds_of(rid).back().rank.rank, 1);
   EXPECT_GE(frames(core::frame_kind::abort), 1u);
+  EXPECT_TRUE(wish(0, rank_wish::undrain).done);
+  EXPECT_EQ(pool().ranks.at(0).drain_cut, 0u);
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 

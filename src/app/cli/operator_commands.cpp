@@ -19,16 +19,16 @@ std::string rank_query(const rank_name& name) {
   return "?pool=" + percent_encoded(name.pool) + "&rank=" + percent_encoded(name.rank);
 }
 
-std::string state_of(const json& ranks, const json& pool_name, int number) {
+json row_of(const json& ranks, const json& pool_name, int number) {
   for (const auto& pool : ranks["pools"])
     if (pool["pool"] == pool_name)
       for (const auto& rank : pool["ranks"])
         if (rank["rank"].get<int>() == number)
-          return rank["state"].get<std::string>();
-  return "absent";
+          return rank;
+  return {{"state", "absent"}};
 }
 
-/// Why the rank is drained, as its newest event says; empty when that is not known any more.
+/// Why the rank is drained, as its newest event says, for people; empty when that is not known any more.
 std::string cause_of_drained(const node_client& client, const std::string& subject) {
   std::string cause;
   const auto events = client.get("/events");
@@ -73,15 +73,17 @@ int drain(const drain_flags& flags) {
     const auto ranks = flags.client.get("/ranks");
     if (ranks.exit_code != exit_done)
       return ranks.exit_code;
-    const auto state = state_of(ranks.json, begun.json["pool"], begun.json["rank"].get<int>());
+    const auto row = row_of(ranks.json, begun.json["pool"], begun.json["rank"].get<int>());
+    const auto state = row["state"].get<std::string>();
     if (state != "draining") {
       const auto subject = fmt::format("{}/{}", begun.json["pool"].get<std::string>(), begun.json["rank"].get<int>());
+      const auto cut = row.value("drain_cut", 0U);
       const auto cause = state == "drained" ? cause_of_drained(flags.client, subject) : std::string{};
       if (flags.client.as_json)
-        std::cout << json{{"rank", flags.rank}, {"state", state}, {"cause", cause}}.dump() << "\n";
+        std::cout << json{{"rank", flags.rank}, {"state", state}, {"cause", cause}, {"drain_cut", cut}}.dump() << "\n";
       else
         fmt::print("{}: is {}{}\n", subject, state, cause.empty() ? "" : ": " + cause);
-      if (cause.find("deadline") != std::string::npos)
+      if (cut > 0)
         return exit_not_in_time;
       return state == "drained" || state == "down" || state == "parked" ? exit_done : exit_refused;
     }

@@ -69,7 +69,8 @@ json ranks_json(const node_snapshot& snapshot) {
                {"max_running", r.max_running},
                {"placements", r.placements},
                {"share", r.share},
-               {"ejected", r.ejected}};
+               {"ejected", r.ejected},
+               {"drain_cut", r.drain_cut}};
       if (r.reported)
         row["report"] = {{"age_s", r.report_age_s},
                          {"num_running", r.reported_running},

@@ -14,6 +14,14 @@
 
 namespace rankwise::app {
 
+namespace {
+
+int exit_code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+} // namespace
+
 child_process::child_process(const std::string& program, const std::vector<std::string>& arguments,
                              const std::string& error_file) {
   std::array<int, 2> ends{};
@@ -92,19 +100,28 @@ void child_process::signal(int number) const {
 int child_process::end(std::chrono::milliseconds timeout) {
   if (pid_ <= 0)
     return 0;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
   ::kill(pid_, SIGTERM);
+  if (const auto code = wait_end(timeout))
+    return *code;
+  ::kill(pid_, SIGKILL);
+  int status = 0;
+  ::waitpid(pid_, &status, 0);
+  pid_ = -1;
+  return exit_code_of(status);
+}
+
+std::optional<int> child_process::wait_end(std::chrono::milliseconds timeout) {
+  if (pid_ <= 0)
+    return 0;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   int status = 0;
   while (::waitpid(pid_, &status, WNOHANG) == 0) {
-    if (std::chrono::steady_clock::now() >= deadline) {
-      ::kill(pid_, SIGKILL);
-      ::waitpid(pid_, &status, 0);
-      break;
-    }
+    if (std::chrono::steady_clock::now() >= deadline)
+      return std::nullopt;
     std::this_thread::sleep_for(std::chrono::milliseconds{2});
   }
   pid_ = -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return exit_code_of(status);
 }
 
 std::string own_program() {

@@ -26,6 +26,8 @@ class child_process {
   void signal(int number) const;
   /// SIGTERM, and SIGKILL for what has not ended in time. The exit code, or 128 + signal.
   int end(std::chrono::milliseconds timeout);
+  /// The exit code, or 128 + signal, of a process that ends by itself; nullopt: not in time, it goes on.
+  std::optional<int> wait_end(std::chrono::milliseconds timeout);
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
  private:

@@ -112,6 +112,7 @@ pool_view a_pool_view() {
   row.reported_kv_used = 99;
   row.share = 0.5;
   row.ejected = true;
+  row.drain_cut = 5;
   v.ranks.push_back(row);
   return v;
 }

@@ -1,0 +1,84 @@
+#include "app/process/child_process.hpp"
+#include "io/http/admin_server.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <fstream>
+
+/// The commands of an operator, as processes, against a stand-in for the node that says what the test wants.
+namespace {
+
+using namespace rankwise;
+using namespace std::chrono_literals;
+using nlohmann::json;
+using strings = std::vector<std::string>;
+using testing::HasSubstr;
+
+class cli : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto pattern = (std::filesystem::temp_directory_path() / "rankwise-test-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder = pattern;
+  }
+  void TearDown() override {
+    node.stop();
+    std::filesystem::remove_all(folder);
+  }
+
+  void answers(const std::string& path, const json& body, int status = 200) {
+    node.get(path, [=](const io::http_query&) { return io::http_answer{status, "application/json", body.dump()}; });
+  }
+  void takes(const std::string& path, const json& body) {
+    node.post(path, [=](const io::http_query&) { return io::http_answer{200, "application/json", body.dump()}; });
+  }
+
+  /// The exit code; what was printed stands in `text` and `complaint`.
+  int run(strings arguments) {
+    node.start();
+    arguments.insert(arguments.end(), {"--admin", node.address()});
+    app::child_process program{RANKWISE_PROGRAM, arguments, folder + "/stderr"};
+    text.clear();
+    while (const auto line = program.wait_line("", 10s))
+      text += *line + "\n";
+    const auto code = program.wait_end(5s);
+    std::ifstream in{folder + "/stderr"};
+    complaint.assign(std::istreambuf_iterator<char>{in}, {});
+    EXPECT_TRUE(code.has_value()) << "it does not end";
+    return code.value_or(-1);
+  }
+
+  io::admin_server node{"127.0.0.1:0"};
+  std::string folder;
+  std::string text;
+  std::string complaint;
+};
+
+class drain_command : public cli {
+ protected:
+  int drain(int cut, const std::string& cause) {
+    takes("/ranks/drain", {{"done", true}, {"pool", "decode"}, {"rank", 3}, {"text", "decode/3: is draining"}});
+    answers("/ranks",
+            {{"pools", {{{"pool", "decode"}, {"ranks", {{{"rank", 3}, {"state", "drained"}, {"drain_cut", cut}}}}}}}});
+    answers(
+        "/events",
+        {{"last", 1},
+         {"events", {{{"number", 1}, {"subject", "decode/3"}, {"change", "draining -> drained"}, {"cause", cause}}}}});
+    return run({"drain", "decode/3"});
+  }
+};
+
+TEST_F(drain_command, is_done_whatever_words_a_cause_has) {
+  EXPECT_EQ(drain(0, "its last request ended before the deadline"), 0);
+  EXPECT_THAT(text, HasSubstr("decode/3: is drained: its last request ended before the deadline"));
+}
+
+TEST_F(drain_command, was_not_in_time_when_its_deadline_cut_requests_whatever_words_a_cause_has) {
+  EXPECT_EQ(drain(2, "time is up"), 4);
+  EXPECT_THAT(text, HasSubstr("decode/3: is drained: time is up"));
+}
+
+} // namespace
