@@ -450,7 +450,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
       },
       [=](const placement_query& m) -> placement_list {
         timer t{self, self->state.stats};
-        return {self->state.pool->explain(m.rid)};
+        return {self->state.pool->explain(m.rid), {}};
       },
       [=](const policy_change& m) -> policy_change_result {
         timer t{self, self->state.stats};

@@ -4,6 +4,7 @@
 
 #include <caf/all.hpp>
 
+#include <algorithm>
 #include <functional>
 #include <stdexcept>
 
@@ -90,7 +91,7 @@ void ask_children(self_ptr self, const round_ptr& r, child_list& list) {
   }
 }
 
-/// The answers of all controllers that answer, put together.
+/// The answers of all controllers that answer, put together, and the pools of those that do not.
 void ask_why(self_ptr self, const child_list& list, const placement_query& query,
              caf::typed_response_promise<placement_list> promise) {
   struct collection {
@@ -101,12 +102,19 @@ void ask_why(self_ptr self, const child_list& list, const placement_query& query
   auto collected = std::make_shared<collection>();
   collected->promise = std::move(promise);
   const auto one_less = [collected] {
-    if (--collected->open == 0)
-      collected->promise.deliver(std::move(collected->found));
+    if (--collected->open != 0)
+      return;
+    std::sort(collected->found.silent.begin(), collected->found.silent.end());
+    collected->promise.deliver(std::move(collected->found));
   };
   for (const auto& child : list.children) {
-    if (child.status.role != "dp_controller" || child.handle == nullptr)
+    if (child.status.role != "dp_controller")
       continue;
+    const auto is_silent = [collected, pool = child.status.name] { collected->found.silent.push_back(pool); };
+    if (child.handle == nullptr) {
+      is_silent();
+      continue;
+    }
     ++collected->open;
     self->request(caf::actor_cast<dp_controller_actor>(child.handle), self->state.config.answer_max, query)
         .then(
@@ -115,7 +123,10 @@ void ask_why(self_ptr self, const child_list& list, const placement_query& query
               records.insert(records.end(), part.records.begin(), part.records.end());
               one_less();
             },
-            [=](const caf::error&) { one_less(); });
+            [=](const caf::error&) {
+              is_silent();
+              one_less();
+            });
   }
   one_less();
 }

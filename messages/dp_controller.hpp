@@ -126,11 +126,12 @@ typename Inspector::result_type inspect(Inspector& f, placement_query& x) {
 /// Oldest first.
 struct placement_list {
   std::vector<core::placement_record> records;
+  std::vector<std::string> silent; ///< pools whose controller did not answer: it may know of more
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, placement_list& x) {
-  return f(caf::meta::type_name("placement_list"), x.records);
+  return f(caf::meta::type_name("placement_list"), x.records, x.silent);
 }
 
 /// admin -> Supervisor -> DPController: another rule from now on, also after restarts of the controller.

@@ -33,7 +33,7 @@ using introspector_actor = caf::typed_actor<
     caf::replies_to<snapshot_atom>::with<node_snapshot>,
     // At most so many open requests.
     caf::replies_to<list_atom, std::uint64_t>::with<request_list>,
-    // Why a request went where it went, from the controllers of all pools.
+    // Why a request went where it went, from the controllers of all pools; those that are silent are named.
     caf::replies_to<placement_query>::with<placement_list>,
     // The next second of the load history.
     caf::reacts_to<tick_atom>,

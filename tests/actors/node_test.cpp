@@ -285,6 +285,50 @@ TEST_F(node, why_a_request_went_where_it_went_is_told_with_what_was_compared) {
   EXPECT_EQ(pinned.records[0].rule, "data_parallel_rank");
 }
 
+TEST_F(node, why_names_the_pool_whose_controller_is_away_instead_of_knowing_nothing) {
+  start(1);
+  submit(1, "a");
+  EXPECT_THAT(ask<placement_list>(directory->introspector(), placement_query{"a"}).silent, IsEmpty());
+  crash("dp_controller");
+  const auto away = ask<placement_list>(directory->introspector(), placement_query{"a"});
+  EXPECT_THAT(away.silent, testing::ElementsAre("unified"));
+  EXPECT_THAT(away.records, IsEmpty());
+}
+
+TEST_F(node, why_shows_what_others_answer_beside_a_controller_that_is_not_in_time) {
+  start(1);
+  submit(1, "a");
+  auto rows = children();
+  std::erase_if(rows.children, [](const child_row& c) { return c.status.role != "dp_controller"; });
+  const auto mute = system.spawn([](caf::event_based_actor* self) -> caf::behavior {
+    self->set_default_handler(caf::skip);
+    return {[](wake_atom) {}};
+  });
+  rows.children.push_back(rows.children.at(0));
+  rows.children[1].status.name = "decode";
+  rows.children[1].handle = caf::actor_cast<caf::strong_actor_ptr>(mute);
+  const auto root = system.spawn([rows]() -> caf::behavior { return {[=](list_atom) { return rows; }}; });
+  introspector_config c;
+  c.directory = std::make_shared<actor_directory>();
+  c.directory->set(caf::actor_cast<supervisor_actor>(root));
+  const auto asked = system.spawn(introspector, c);
+  caf::scoped_actor self{system};
+  auto pending = self->request(asked, caf::infinite, placement_query{"a"});
+  settle();
+  advance(c.answer_max);
+  pending.receive(
+      [](const placement_list& found) {
+        EXPECT_EQ(found.records.size(), 1u);
+        EXPECT_THAT(found.silent, testing::ElementsAre("decode"));
+      },
+      [&](const caf::error& e) { ADD_FAILURE() << system.render(e); });
+  caf::anon_send_exit(mute, caf::exit_reason::kill);
+  caf::anon_send_exit(root, caf::exit_reason::kill);
+  caf::anon_send_exit(asked, caf::exit_reason::kill);
+  settle();
+  c.directory->clear();
+}
+
 TEST_F(node, a_policy_that_was_set_outlives_its_controller) {
   start(2);
   const auto changed = ask<policy_change_result>(anon_supervisor, policy_change{0, "round_robin"});

@@ -81,4 +81,26 @@ TEST_F(drain_command, was_not_in_time_when_its_deadline_cut_requests_whatever_wo
   EXPECT_THAT(text, HasSubstr("decode/3: is drained: time is up"));
 }
 
+TEST_F(cli, why_shows_what_others_answered_beside_a_silent_controller_and_exits_with_4) {
+  const json placed{
+      {"rid", "r"}, {"pool", "prefill"},   {"at", "now"}, {"attempt", 1},          {"prompt_tokens", 7},
+      {"epoch", 1}, {"max_new_tokens", 8}, {"rank", 2},   {"rule", "policy best"}, {"candidates", json::array()}};
+  answers("/placements/r", {{"placements", {placed}}, {"silent", {"decode"}}});
+  EXPECT_EQ(run({"why", "r"}), 4);
+  EXPECT_THAT(text, HasSubstr("rank 2 (epoch 1) by policy best"));
+  EXPECT_THAT(complaint, HasSubstr("the controller of pool decode did not answer"));
+}
+
+TEST_F(cli, why_does_not_say_that_there_is_nothing_when_a_controller_was_silent) {
+  answers("/placements/r",
+          {{"text", "rid: the others know of none"}, {"placements", json::array()}, {"silent", {"decode"}}}, 503);
+  EXPECT_EQ(run({"why", "r"}), 4);
+  EXPECT_THAT(complaint, HasSubstr("the controller of pool decode did not answer"));
+}
+
+TEST_F(cli, why_of_a_request_that_no_controller_knows_exits_with_1) {
+  answers("/placements/r", {{"done", false}, {"text", "rid: none"}}, 404);
+  EXPECT_EQ(run({"why", "r"}), 1);
+}
+
 } // namespace

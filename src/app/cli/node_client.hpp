@@ -17,7 +17,7 @@ inline constexpr int exit_done = 0;
 inline constexpr int exit_refused = 1;     ///< the node said no, and why
 inline constexpr int exit_bad_usage = 2;   ///< of a file or an argument
 inline constexpr int exit_no_answer = 3;   ///< no node answers
-inline constexpr int exit_not_in_time = 4; ///< it was begun, and did not end within its time
+inline constexpr int exit_not_in_time = 4; ///< it was begun, and not all of it ended within its time
 
 struct node_client {
   explicit node_client(std::string name) : command(std::move(name)) {}

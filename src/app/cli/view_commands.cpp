@@ -176,12 +176,19 @@ void add_why(CLI::App& app, int& exit_code) {
   sub->callback([=, &exit_code] {
     const auto answer = client->get("/placements/" + percent_encoded(*rid));
     exit_code = answer.exit_code;
-    if (exit_code != exit_done)
+    const auto silent = answer.json.is_object() ? json(answer.json).value("silent", json::array()) : json::array();
+    if (!silent.empty())
+      exit_code = exit_not_in_time; // also when the others know of nothing
+    else if (exit_code != exit_done)
       return;
     if (client->as_json)
       std::cout << answer.body;
     else
       print_placements(answer.json);
+    std::cout << std::flush;
+    for (const auto& pool : silent)
+      std::cerr << fmt::format("rankwise why: the controller of pool {} did not answer: it may know of more\n",
+                               pool.get<std::string>());
   });
 }
 

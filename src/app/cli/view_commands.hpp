@@ -7,7 +7,7 @@ class App;
 namespace rankwise::app {
 
 /// `rankwise status`, `actors`, `ranks`, `requests`, `events`, `why`: ask a running node's admin HTTP. Exit codes: 0
-/// answered, 1 not found, 3 no answer.
+/// answered, 1 not found, 3 no answer, 4 (`why`) answered without a pool whose controller was silent.
 void add_view_commands(CLI::App& app, int& exit_code);
 
 /// `rankwise top`: the ranks live, in 80 columns. Exit codes as above.

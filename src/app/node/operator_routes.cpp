@@ -166,10 +166,19 @@ http_answer placements(const operator_backend& backend, const http_query& q) {
   json records = json::array();
   for (const auto& r : list->records)
     records.push_back(record_json(backend, r, backend.now()));
+  if (records.empty() && !list->silent.empty())
+    return as_json(
+        {{"done", false},
+         {"text", fmt::format("rid: the controller of pool {} did not answer; the others know of no placement "
+                              "of \"{}\"",
+                              fmt::join(list->silent, ", "), q.path_rest)},
+         {"placements", records},
+         {"silent", list->silent}},
+        503);
   if (records.empty())
     return refused(404, "rid: no placement of \"" + q.path_rest + "\" is among the newest " +
                             std::to_string(core::placement_records_max) + " of a pool");
-  return as_json({{"placements", records}});
+  return as_json({{"placements", records}, {"silent", list->silent}});
 }
 
 } // namespace
