@@ -189,6 +189,19 @@ void take_progress(self_ptr self, const core::batch_progress& m) {
   admit_waiting(self);
 }
 
+/// Ranks that were left out for errors of their engines get work again: so that the first event is not the last word.
+void note_ejections_over(self_ptr self) {
+  auto& st = self->state;
+  for (const auto& over : st.pool->ejections_over(self->clock().now())) {
+    const auto cause = over.renewed ? "a new incarnation took its place" : "its time is over, errors count afresh";
+    spdlog::info("event=rank_ejection_over pool={} rank={} epoch={} cause=\"{}\"", st.config.pool.name, over.rank,
+                 over.epoch, cause);
+    if (st.config.events != nullptr)
+      st.config.events->add(self->clock().now(), "rank_ejection_over",
+                            st.config.pool.name + "/" + std::to_string(over.rank), "gets work again", cause);
+  }
+}
+
 /// The DPRank actor was restarted under a living link: what stood in its mailbox is lost. Legs that showed no token may
 /// never have been sent: they are taken back and placed again; the others go on.
 void take_back_doubtful(self_ptr self, std::uint16_t rank) {
@@ -465,6 +478,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         for (auto& order : s.waiting->expired(self->clock().now()))
           place(self, order, false);
         admit_waiting(self);
+        note_ejections_over(self);
         for (std::size_t i = 0; i < s.ranks.size(); ++i) {
           if (s.ranks[i] == nullptr)
             continue;

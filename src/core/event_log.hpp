@@ -15,7 +15,8 @@ namespace rankwise::core {
 struct state_event {
   std::uint64_t number = 0; ///< 1, 2, ... in order of happening
   timestamp at{};
-  std::string kind;    ///< "rank_state", "actor_restart", "actor_parked", "operator", "node"
+  /// "rank_state", "rank_ejected", "rank_ejection_over", "actor_restart", "actor_parked", "operator", "node"
+  std::string kind;
   std::string subject; ///< "decode/3", "load_forwarder"
   std::string change;  ///< "ready -> down"
   std::string cause;

@@ -377,6 +377,8 @@ std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch 
     return {};
   e.state = state;
   e.known = state != rank_state::removed;
+  if (!e.known)
+    e.ejected_in.reset();
   auto dropped = ledger_.close(rank.rank);
   // A drain that ends by itself leaves nothing: what a drained rank still has, its deadline cut.
   if (state == rank_state::drained)
@@ -426,7 +428,22 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
   auto& health = ranks_[p.rank.rank].health;
   const bool before = health.unhealthy(now);
   health.on_ended(static_cast<std::uint32_t>(p.ended.size()) - p.errors, p.errors, now, options_.health);
-  return !before && health.unhealthy(now);
+  if (before || !health.unhealthy(now))
+    return false;
+  ranks_[p.rank.rank].ejected_in = p.epoch;
+  return true;
+}
+
+std::vector<pool_controller::ejection_end> pool_controller::ejections_over(timestamp now) {
+  std::vector<ejection_end> result;
+  for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
+    auto& e = ranks_[i];
+    if (!e.ejected_in || e.health.unhealthy(now) || !e.known || e.state != rank_state::ready)
+      continue;
+    result.push_back({i, e.announced.epoch, e.announced.epoch != *e.ejected_in});
+    e.ejected_in.reset();
+  }
+  return result;
 }
 
 bool pool_controller::release(request_handle handle, timestamp now) {

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -130,6 +131,13 @@ class pool_controller {
 
   /// True: with this the rank's errors eject it.
   bool progress(const batch_progress& p, timestamp now);
+  struct ejection_end {
+    std::uint16_t rank = 0;
+    rank_epoch epoch = 0;
+    bool renewed = false; ///< a new epoch ended it, not its time
+  };
+  /// The ranks that get work again since the last call: their ejection is over, and they are up.
+  [[nodiscard]] std::vector<ejection_end> ejections_over(timestamp now);
   bool release(request_handle handle, timestamp now);
   /// `generated`: tokens, where known.
   std::optional<ledger::charge> end(request_handle handle, timestamp now, std::uint32_t generated = 0);
@@ -160,6 +168,7 @@ class pool_controller {
     std::uint64_t placements = 0;
     rank_health health;
     std::uint32_t drain_cut = 0;
+    std::optional<rank_epoch> ejected_in; // until its end was told
   };
 
   /// Valid until the next call.

@@ -89,6 +89,7 @@ class node : public testing::Test {
     c.sink = &sink;
     c.history = &history;
     c.loads = &loads;
+    c.events = &events;
     c.directory = directory;
     c.detach_forwarder = false;
     c.on_fatal = [this](std::string reason) { fatal.push_back(std::move(reason)); };
@@ -237,6 +238,11 @@ class node : public testing::Test {
         return row.state;
     return core::rank_state::removed;
   }
+  std::vector<core::state_event> events_of(const std::string& kind) {
+    auto all = events.since(0);
+    std::erase_if(all, [&](const core::state_event& e) { return e.kind != kind; });
+    return all;
+  }
   child_list children() { return ask<child_list>(anon_supervisor, list_atom::value); }
   actor_status child(const std::string& role) {
     for (const auto& c : children().children)
@@ -263,6 +269,7 @@ class node : public testing::Test {
   fake_sink sink;
   core::history_checker history;
   core::load_history loads;
+  core::event_log events;
   std::shared_ptr<core::load_board> board = std::make_shared<core::load_board>(64);
   std::shared_ptr<actor_directory> directory = std::make_shared<actor_directory>();
   std::vector<std::string> fatal;

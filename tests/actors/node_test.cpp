@@ -223,6 +223,42 @@ TEST_F(node, a_restored_rank_serves_once_it_reconnects) {
   EXPECT_EQ(only_add("later").epoch, 8u);
 }
 
+TEST_F(node, the_end_of_an_ejection_is_an_event_once_the_rank_gets_work_again) {
+  start(2);
+  for (core::stream_id i = 1; i <= 5; ++i) {
+    submit(i, "e" + std::to_string(i), 0);
+    output(only_add("e" + std::to_string(i)), {}, core::finish_reason::abort);
+  }
+  ASSERT_EQ(events_of("rank_ejected").size(), 1u);
+  ASSERT_TRUE(pool().ranks.at(0).ejected);
+  advance(4s);
+  EXPECT_THAT(events_of("rank_ejection_over"), IsEmpty());
+  advance(2s);
+  const auto over = events_of("rank_ejection_over");
+  ASSERT_EQ(over.size(), 1u);
+  EXPECT_EQ(over[0].subject, "unified/0");
+  EXPECT_EQ(over[0].change, "gets work again");
+  EXPECT_FALSE(pool().ranks.at(0).ejected);
+  advance(5s);
+  EXPECT_EQ(events_of("rank_ejection_over").size(), 1u);
+}
+
+TEST_F(node, a_rank_that_is_down_when_its_ejection_ends_gets_work_again_with_its_next_epoch) {
+  start(2);
+  for (core::stream_id i = 1; i <= 5; ++i) {
+    submit(i, "e" + std::to_string(i), 0);
+    output(only_add("e" + std::to_string(i)), {}, core::finish_reason::abort);
+  }
+  say(event(link_event_kind::lost, 0, 1));
+  advance(10s);
+  EXPECT_THAT(events_of("rank_ejection_over"), IsEmpty());
+  join(0, 2, 2);
+  advance(300ms);
+  const auto over = events_of("rank_ejection_over");
+  ASSERT_EQ(over.size(), 1u);
+  EXPECT_EQ(over[0].cause, "a new incarnation took its place");
+}
+
 TEST_F(node, an_engine_that_hangs_behind_a_living_link_is_given_up) {
   start(2);
   submit(1, "hangs", 0);
