@@ -30,6 +30,12 @@ void receive_rest(zmq::socket_t& socket, zmq::message_t& payload) {
   } while (payload.more());
 }
 
+/// Where a message came from; empty over ipc.
+std::string peer_address_of(const zmq::message_t& m) {
+  const char* address = ::zmq_msg_gets(m.handle(), "Peer-Address");
+  return address == nullptr ? "" : address;
+}
+
 std::string_view view(const zmq::message_t& m) {
   return {static_cast<const char*>(m.data()), m.size()};
 }
@@ -304,18 +310,19 @@ class engine_hub::impl {
         continue;
       }
       if (message->status == sg::handshake_status::hello)
-        welcome(pool, *rank, identity);
+        welcome(pool, *rank, identity, peer_address_of(payload));
     }
     return true;
   }
 
-  void welcome(std::uint16_t pool, std::uint16_t rank, zmq::message_t& identity) {
+  void welcome(std::uint16_t pool, std::uint16_t rank, zmq::message_t& identity, std::string peer) {
     const core::rank_id id{pool, rank};
     const auto epoch = ++pools_[pool].next_epoch[rank];
     auto endpoint = std::make_shared<rank_endpoint>();
     endpoint->id = id;
     endpoint->epoch = epoch;
     endpoint->identity = std::string{view(identity)};
+    endpoint->peer_address = std::move(peer);
     try {
       open(*endpoint);
     } catch (const zmq::error_t& e) {
@@ -323,6 +330,7 @@ class engine_hub::impl {
                     options_.pools[pool].name, rank, e.what());
       return;
     }
+    auto cause = cause_of_hello(*endpoint);
     retire(id);
     take_in(endpoint);
 
@@ -330,7 +338,7 @@ class engine_hub::impl {
     event.kind = link_event_kind::hello;
     event.rank = id;
     event.epoch = epoch;
-    event.cause = "HELLO";
+    event.cause = std::move(cause);
     callbacks_.on_link_event(std::move(event));
 
     const auto& host = options_.pools[pool].advertise_host;
@@ -339,6 +347,21 @@ class engine_hub::impl {
     auto& handshake = pools_[pool].handshake;
     if (handshake.send(identity, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) [[maybe_unused]]
       const auto sent = handshake.send(zmq::buffer(init), zmq::send_flags::dontwait);
+  }
+
+  /// Two engines with one rank number displace each other for ever: their operator must see a misconfigured launcher.
+  std::string cause_of_hello(const rank_endpoint& arriving) const {
+    const auto of = [](const std::string& address) { return address.empty() ? "" : " from " + address; };
+    auto cause = "HELLO" + of(arriving.peer_address);
+    const auto found =
+        std::find_if(live_.begin(), live_.end(), [&](const endpoint_ptr& e) { return e->id == arriving.id; });
+    if (found == live_.end() || !(*found)->registered || (*found)->peer_fd < 0)
+      return cause;
+    cause += "; its rank number was in use by epoch " + std::to_string((*found)->epoch.load()) +
+             of((*found)->peer_address) + ", whose link was alive: do two engines have one number?";
+    spdlog::warn("event=rank_number_in_use pool={} rank={} epoch={} cause={:?}", options_.pools[arriving.id.pool].name,
+                 arriving.id.rank, arriving.epoch.load(), cause);
+    return cause;
   }
 
   /// An endpoint with both sockets bound is in service from here on.

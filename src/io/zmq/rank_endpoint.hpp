@@ -24,6 +24,7 @@ struct rank_endpoint {
   core::rank_id id;
   std::atomic<core::rank_epoch> epoch{0};
   std::string identity;
+  std::string peer_address; ///< of its HELLO; empty: not over tcp, or restored
   std::string input_address;
   std::string output_address;
 

@@ -369,6 +369,28 @@ TEST_F(hub_test, a_new_process_has_its_ranks_back_without_a_handshake_and_ends_w
   EXPECT_EQ(hub->counters().foreign_aborts, 1U);
 }
 
+TEST_F(hub_test, a_second_engine_with_a_rank_number_in_use_is_named_in_the_cause) {
+  start();
+  const auto cause_of = [&](core::rank_epoch epoch) {
+    EXPECT_TRUE(heard(link_event_kind::hello, 0, epoch));
+    const std::lock_guard guard{mutex_};
+    for (const auto& e : events_)
+      if (e.kind == link_event_kind::hello && e.epoch == epoch)
+        return e.cause;
+    return std::string{};
+  };
+  {
+    const auto first = join(0, 1);
+    EXPECT_EQ(cause_of(1), "HELLO from 127.0.0.1");
+    const auto second = join(0, 2);
+    EXPECT_THAT(cause_of(2), testing::HasSubstr("HELLO from 127.0.0.1; its rank number was in use by epoch 1 from "
+                                                "127.0.0.1, whose link was alive"));
+  }
+  EXPECT_TRUE(heard(link_event_kind::lost, 0, 2));
+  const auto replacement = join(0, 3); // the usual restart of an engine
+  EXPECT_EQ(cause_of(3), "HELLO from 127.0.0.1");
+}
+
 TEST_F(hub_test, a_rank_that_was_given_up_is_back_as_a_new_epoch_when_it_is_heard) {
   start();
   auto rank = join();
