@@ -81,6 +81,14 @@ TEST_F(drain_command, was_not_in_time_when_its_deadline_cut_requests_whatever_wo
   EXPECT_THAT(text, HasSubstr("decode/3: is drained: time is up"));
 }
 
+TEST_F(cli, actors_shows_what_an_actor_says_of_itself_below_its_line) {
+  const json rank{
+      {"role", "dp_rank"}, {"name", "decode/3"}, {"state", "ready"}, {"detail", "silence explained: 5.0 s"}};
+  answers("/actors", {{"role", "supervisor"}, {"state", "running"}, {"detail", ""}, {"children", {rank}}});
+  EXPECT_EQ(run({"actors"}), 0);
+  EXPECT_THAT(text, testing::ContainsRegex("\n  dp_rank decode/3 [^\n]*\n    silence explained: 5.0 s\n$"));
+}
+
 TEST_F(cli, why_shows_what_others_answered_beside_a_silent_controller_and_exits_with_4) {
   const json placed{
       {"rid", "r"}, {"pool", "prefill"},   {"at", "now"}, {"attempt", 1},          {"prompt_tokens", 7},

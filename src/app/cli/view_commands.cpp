@@ -38,6 +38,8 @@ void print_actor(const json& a, const std::string& indent) {
              indent + a["role"].get<std::string>() + (a.value("name", "").empty() ? "" : " " + a.value("name", "")),
              a["state"].get<std::string>(), a.value("mailbox_depth", 0), a.value("handled", std::uint64_t{0}),
              a.value("restarts", 0), a.value("longest_handler_ms", 0.0), a.value("last_error", ""));
+  if (const auto detail = a.value("detail", ""); !detail.empty())
+    fmt::print("{}  {}\n", indent, detail);
 }
 
 void print_actors(const json& j) {
