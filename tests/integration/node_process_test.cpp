@@ -268,6 +268,27 @@ TEST_F(node_process, crashes_of_forwarder_controller_and_rank_actors_lose_nothin
   end_and_check_history();
 }
 
+TEST_F(node_process, a_second_signal_ends_a_drain_at_once_with_the_outcome_of_its_deadline) {
+  start_node(1);
+  start_engine(0, 1, 1);
+  await_ready();
+  auto replay = start_replay({"--limit", "300", "--rate", "100"});
+  std::this_thread::sleep_for(1s);
+  ASSERT_GT(get("/status")["requests"]["in_flight"], 10);
+  node->signal(SIGTERM);
+  EXPECT_FALSE(node->wait_end(1s)) << "it drains, for 30 s";
+  const auto hurried = std::chrono::steady_clock::now();
+  node->signal(SIGINT);
+  EXPECT_EQ(node->wait_end(10s), 4);
+  EXPECT_LT(std::chrono::steady_clock::now() - hurried, 3s);
+  const auto verdict = app::check_history(folder + "/history.txt");
+  EXPECT_THAT(verdict.violations, testing::IsEmpty());
+  EXPECT_EQ(verdict.accepted, verdict.ended);
+  const auto result = result_of(*replay);
+  EXPECT_EQ(result["requests"]["lost"], 0) << result.dump();
+  EXPECT_GT(result["failures"].value("shutting_down", 0), 0) << result.dump();
+}
+
 TEST_F(node_process, a_forwarder_that_crashes_too_often_is_parked_and_the_node_goes_on_degraded) {
   start_node(2);
   start_engine(0, 2, 2);

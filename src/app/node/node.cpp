@@ -224,6 +224,8 @@ class node::impl {
     return clean;
   }
 
+  void hurry() noexcept { front_->hurry(); }
+
   void stop() noexcept {
     if (stopped_.exchange(true))
       return;
@@ -633,6 +635,9 @@ std::string node::fatal_reason() const {
 }
 bool node::drain(std::chrono::milliseconds timeout) {
   return impl_->drain(timeout);
+}
+void node::hurry() noexcept {
+  impl_->hurry();
 }
 void node::stop() noexcept {
   impl_->stop();

@@ -32,6 +32,8 @@ class node {
 
   /// Refuse new requests, let the open ones end until `timeout`, end the rest. True: none was left.
   bool drain(std::chrono::milliseconds timeout);
+  /// From another thread than the one that drains: its timeout is over now.
+  void hurry() noexcept;
   void stop() noexcept;
 
  private:

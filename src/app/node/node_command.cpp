@@ -13,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <future>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -36,6 +37,27 @@ struct node_flags {
   bool fault_injection = false;
   bool no_load_forwarding = false;
 };
+
+/// The exit code of a node that was told to stop. A second signal is the end of its patience.
+int drain_and_stop(node& running, double drain_s, const sigset_t& signals) {
+  spdlog::info("event=stopping drain_s={}", drain_s);
+  auto drained = std::async(std::launch::async, [&] {
+    return running.drain(std::chrono::milliseconds{static_cast<std::int64_t>(drain_s * 1000)});
+  });
+  bool hurried = false;
+  while (drained.wait_for(std::chrono::seconds{0}) != std::future_status::ready) {
+    const timespec wait{0, 10'000'000};
+    if (sigtimedwait(&signals, nullptr, &wait) < 0 || hurried)
+      continue;
+    hurried = true;
+    spdlog::warn("event=drain_hurried cause=\"a second signal\" consequence=\"open streams end as shutting_down\"");
+    sd_notify(0, "STATUS=stopping, hurried by a second signal");
+    running.hurry();
+  }
+  const bool clean = drained.get();
+  running.stop();
+  return hurried && !clean ? 4 : 0;
+}
 
 int run_node(const node_flags& flags) {
   auto config = default_config();
@@ -142,10 +164,7 @@ int run_node(const node_flags& flags) {
     }
   }
   sd_notify(0, "STOPPING=1\nSTATUS=draining");
-  spdlog::info("event=stopping drain_s={}", config.drain_s);
-  running->drain(std::chrono::milliseconds{static_cast<std::int64_t>(config.drain_s * 1000)});
-  running->stop();
-  return 0;
+  return drain_and_stop(*running, config.drain_s, signals);
 }
 
 } // namespace
@@ -169,7 +188,9 @@ void add_node_command(CLI::App& app, int& exit_code) {
   sub->add_flag("--check", flags->check, "validate the configuration and exit");
   sub->add_flag("--fault-injection", flags->fault_injection, "accept POST /fault/crash on the admin address");
   sub->add_flag("--no-load-forwarding", flags->no_load_forwarding, "leave load reports on the board: for comparison");
-  sub->footer("Example: rankwise node --ranks 8 --grpc 127.0.0.1:30001 --handshake tcp://127.0.0.1:30010");
+  sub->footer("Example: rankwise node --ranks 8 --grpc 127.0.0.1:30001 --handshake tcp://127.0.0.1:30010\n"
+              "Stops after a drain at SIGTERM or SIGINT; a second one ends what is open at once.\n"
+              "Exit codes: 0 stopped, 1 cannot go on, 2 bad configuration, 4 a second signal cut open streams.");
   sub->callback([flags, &exit_code] { exit_code = run_node(*flags); });
 }
 

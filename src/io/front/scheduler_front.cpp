@@ -81,6 +81,14 @@ class scheduler_front::impl {
     return server_.drain(timeout);
   }
 
+  void hurry() noexcept {
+    try {
+      server_.hurry();
+    } catch (...) {
+      // Out of memory: the drain goes on to its deadline.
+    }
+  }
+
   void stop() noexcept {
     draining_.store(true, std::memory_order_relaxed);
     server_.stop();
@@ -345,6 +353,10 @@ void scheduler_front::begin_drain() noexcept {
 
 bool scheduler_front::drain(std::chrono::milliseconds timeout) {
   return impl_->drain(timeout);
+}
+
+void scheduler_front::hurry() noexcept {
+  impl_->hurry();
 }
 
 void scheduler_front::stop() noexcept {

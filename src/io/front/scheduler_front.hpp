@@ -47,6 +47,8 @@ class scheduler_front final : public core::stream_sink {
   void begin_drain() noexcept;
   /// begin_drain(), GOAWAY, wait for open calls; those left after `timeout` end as UNAVAILABLE. True: none was left.
   bool drain(std::chrono::milliseconds timeout);
+  /// From any thread: the timeout of that drain is over now.
+  void hurry() noexcept;
   /// End every open call now; each is cancelled at the intake as shutting_down. Idempotent.
   void stop() noexcept;
 

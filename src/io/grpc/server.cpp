@@ -53,6 +53,7 @@ class server::impl {
   void wake() noexcept;
   void post(std::function<void()> fn);
   bool drain(std::chrono::milliseconds timeout);
+  void hurry();
   void stop() noexcept;
 
   void after(std::chrono::milliseconds delay, std::function<void()> fn) {
@@ -105,6 +106,7 @@ class server::impl {
   steady_time next_tick_{};
   steady_time drain_began_{};
   steady_time drain_until_{};
+  bool hurried_ = false;
 };
 
 tl::expected<void, std::string> server::impl::start() {
@@ -386,7 +388,7 @@ void server::impl::begin_drain(std::chrono::milliseconds timeout) {
   }
   phase_ = phase::draining;
   drain_began_ = context.now;
-  drain_until_ = context.now + timeout;
+  drain_until_ = hurried_ ? context.now : context.now + timeout;
   listening_.reset();
   for (auto& [fd, c] : connections_) {
     c->begin_drain();
@@ -427,7 +429,7 @@ void server::impl::step_drain() {
     }
     for (auto& [fd, c] : connections_) {
       c->finish_goaway();
-      c->end_all({status_code::unavailable, "the server is shutting down"});
+      c->end_all({status_code::unavailable, "shutting_down: the time of the drain is over"});
     }
     return;
   }
@@ -453,6 +455,15 @@ void server::impl::post(std::function<void()> fn) {
     posted_.push_back(std::move(fn));
   }
   wake();
+}
+
+void server::impl::hurry() {
+  post([this] {
+    hurried_ = true;
+    if (phase_ == phase::draining) {
+      drain_until_ = context.now;
+    }
+  });
 }
 
 bool server::impl::drain(std::chrono::milliseconds timeout) {
@@ -566,6 +577,10 @@ void server::prefetch(call_id id) const noexcept {
 
 bool server::drain(std::chrono::milliseconds timeout) {
   return impl_->drain(timeout);
+}
+
+void server::hurry() {
+  impl_->hurry();
 }
 
 void server::stop() noexcept {

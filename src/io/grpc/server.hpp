@@ -119,6 +119,8 @@ class server {
   /// Stop accepting, send GOAWAY, let open calls end, then stop. Calls still open after `timeout` end as UNAVAILABLE.
   /// True: all of them ended by themselves. Blocks; from any thread but the I/O thread.
   bool drain(std::chrono::milliseconds timeout);
+  /// The `timeout` of a drain that runs, or is next, is over now. From any thread; does not block.
+  void hurry();
   /// End everything now: open calls are cancelled (shutting_down). Idempotent. Blocks; not from the I/O thread.
   void stop() noexcept;
 
