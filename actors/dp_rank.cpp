@@ -123,6 +123,10 @@ void on_link(self_ptr self, link_event& e) {
       if (was_announced)
         withdraw(self, old_epoch, core::rank_state::down, "a new incarnation said HELLO");
       st.layout.reset();
+      if (const auto limit = st.config.timing.registration_max; limit > core::duration{}) {
+        st.register_until = now + limit;
+        self->delayed_send(self, limit, tick_atom::value);
+      }
       *st.config.aborts = {}; // a new process runs nothing of the old one
     }
     break;
@@ -198,6 +202,21 @@ void on_tick(self_ptr self) {
   }
   if (st.machine->hangs() && !std::exchange(st.given_up, true))
     st.config.link->give_up(st.config.id, st.machine->epoch(), "it hangs: longer silent than its work explains");
+}
+
+/// An engine that said HELLO and nothing more: its rank must not be joining for ever. A later HELLO starts anew.
+void on_registration_time(self_ptr self) {
+  auto& st = self->state;
+  auto& machine = *st.machine;
+  if (!st.register_until || machine.state() != core::rank_state::joining || self->clock().now() < *st.register_until)
+    return;
+  st.register_until.reset();
+  const auto epoch = machine.epoch();
+  if (const auto t = machine.on_lost(
+          epoch, fmt::format("did not register within {} s", core::to_seconds(st.config.timing.registration_max)))) {
+    log_transition(self, *t);
+    st.config.link->close(st.config.id, epoch);
+  }
 }
 
 /// The drain of a rank whose controller gives it no more work.
@@ -327,6 +346,7 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
       [=](tick_atom) {
         timer t{self, self->state.stats};
         auto& s = self->state;
+        on_registration_time(self);
         // The controller never said what the rank still runs (it may be restarting): do not wait for ever.
         if (s.waiting_for_ghosts && s.machine->is_linked() && !s.announced) {
           s.waiting_for_ghosts = false;

@@ -59,6 +59,7 @@ struct dp_rank_state {
   bool ever_ready = false;
   bool given_up = false; // its engine hangs, and its link was told so
   bool waiting_for_ghosts = false;
+  std::optional<core::timestamp> register_until; // since its HELLO
   std::string last_cause;
   handler_stats stats;
 };

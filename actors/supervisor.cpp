@@ -172,6 +172,8 @@ void start_rank(self_ptr self, core::rank_id id) {
   if (handle_of<dp_controller_actor>(self, controller_key(id.pool)))
     self->send(handle, news_of(self, controller_key(id.pool)));
   auto& c = st.children[key];
+  if (c.incarnation > 1 && c.hello)
+    self->send(handle, *c.hello);
   if (c.incarnation > 1 && c.registered) {
     self->send(handle, *c.registered);
     if (c.lost) // maybe while nobody was there to hear it
@@ -304,6 +306,7 @@ void on_link_event(self_ptr self, link_event& e) {
   }
   if (e.kind == link_event_kind::registered || e.kind == link_event_kind::restored) {
     c.registered = e;
+    c.hello.reset();
   } else if (e.kind == link_event_kind::reconnected) {
     if (c.registered) {
       c.registered->kind = link_event_kind::registered;
@@ -311,6 +314,7 @@ void on_link_event(self_ptr self, link_event& e) {
     }
   } else if (e.kind == link_event_kind::hello) {
     c.registered.reset();
+    c.hello = e;
     wish_drain(self, c, std::nullopt, e.rank);
   }
   if (c.handle != nullptr)

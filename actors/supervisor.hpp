@@ -64,6 +64,7 @@ struct supervisor_state {
     bool parked = false;
     std::optional<core::timestamp> died_at; ///< the last time
     std::optional<link_event> registered; ///< of a dp_rank: what its link said last, for a new incarnation of the actor
+    std::optional<link_event> hello;      ///< of a dp_rank that has not registered since: the same
     std::optional<link_event> lost;       ///< of a dp_rank: its link is lost since then
     std::optional<rank_command> drain;    ///< of a dp_rank: an operator's, until undrain or HELLO
     std::shared_ptr<unsettled_aborts> aborts; ///< of a dp_rank

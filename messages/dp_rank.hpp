@@ -143,7 +143,7 @@ using dp_rank_actor = caf::typed_actor<
     caf::reacts_to<outstanding_work>,
     // The controller was (re)started: announce yourself again.
     caf::reacts_to<peer_changed>,
-    // Internal: silence.
+    // Internal: the time to register, and to hear what it still runs, is over.
     caf::reacts_to<tick_atom>,
     // Fault injection.
     caf::reacts_to<crash_atom>,

@@ -45,6 +45,9 @@ struct rank_timing {
   expected_silence::options silence;
   /// Silence of this many times what is explained: the engine hangs although its link answers.
   double hung_factor = 3;
+  /// From HELLO to the registration; then the rank is down and its endpoints are closed. 0: no limit. Engines may load
+  /// their model in between, and one whose endpoints are gone has to be started again: longer than any model takes.
+  duration registration_max = std::chrono::hours{1};
 };
 
 /// Why a rank changed state, for people.

@@ -90,6 +90,7 @@ class node : public testing::Test {
     c.history = &history;
     c.loads = &loads;
     c.events = &events;
+    c.rank_timing = timing;
     c.directory = directory;
     c.detach_forwarder = false;
     c.on_fatal = [this](std::string reason) { fatal.push_back(std::move(reason)); };
@@ -270,6 +271,7 @@ class node : public testing::Test {
   core::history_checker history;
   core::load_history loads;
   core::event_log events;
+  core::rank_timing timing; // as of start()
   std::shared_ptr<core::load_board> board = std::make_shared<core::load_board>(64);
   std::shared_ptr<actor_directory> directory = std::make_shared<actor_directory>();
   std::vector<std::string> fatal;

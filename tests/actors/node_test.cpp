@@ -83,6 +83,37 @@ TEST_F(node, a_rank_whose_layout_lacks_a_field_is_refused) {
   EXPECT_THAT(link.closed, ElementsAre(core::rank_id{0, 0}));
 }
 
+TEST_F(node, a_rank_that_said_hello_and_does_not_register_is_down_in_time_and_may_begin_anew) {
+  timing.registration_max = 2s;
+  start(1);
+  const auto last_cause = [&] { return events_of("rank_state").back().cause; };
+  say(event(link_event_kind::hello, 1, 1));
+  advance(1s);
+  say(event(link_event_kind::hello, 1, 2)); // its time counts anew
+  advance(1500ms);
+  EXPECT_THAT(link.closed, IsEmpty());
+  advance(600ms);
+  EXPECT_EQ(last_cause(), "did not register within 2 s");
+  EXPECT_EQ(events_of("rank_state").back().change, "joining -> down, epoch 2");
+  ASSERT_EQ(link.closed.size(), 1u);
+  EXPECT_EQ(link.closed[0].rank, 1);
+  join(1, 3, 2);
+  EXPECT_EQ(state_of_rank(1), core::rank_state::ready);
+  advance(5s);
+  EXPECT_EQ(state_of_rank(1), core::rank_state::ready);
+  EXPECT_EQ(link.closed.size(), 1u);
+}
+
+TEST_F(node, a_rank_whose_actor_is_restarted_before_it_registers_still_has_to_do_so_in_time) {
+  timing.registration_max = 2s;
+  start(1);
+  say(event(link_event_kind::hello, 1, 1));
+  crash("dp_rank", {0, 1});
+  advance(3s);
+  EXPECT_EQ(events_of("rank_state").back().cause, "did not register within 2 s");
+  EXPECT_EQ(link.closed.size(), 1u);
+}
+
 TEST_F(node, a_full_queue_moves_the_request_and_at_last_fails_it) {
   start(2);
   link.result = core::send_result::queue_full_requests;

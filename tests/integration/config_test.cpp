@@ -22,6 +22,7 @@ TEST(config, the_reference_file_is_the_defaults) {
   EXPECT_EQ(loaded->heartbeat_timeout_ms, defaults.heartbeat_timeout_ms);
   EXPECT_EQ(loaded->send_queue_bytes_max, defaults.send_queue_bytes_max);
   EXPECT_EQ(loaded->rank_timing.silence.floor, defaults.rank_timing.silence.floor);
+  EXPECT_EQ(loaded->rank_timing.registration_max, defaults.rank_timing.registration_max);
   EXPECT_EQ(loaded->ledger.report_lag, defaults.ledger.report_lag);
   EXPECT_EQ(loaded->attempts_max, defaults.attempts_max);
   EXPECT_EQ(loaded->front.tokens_unsent_max, defaults.front.tokens_unsent_max);

@@ -380,6 +380,9 @@ tl::expected<node_config, config_errors> parse(const std::string& text, const st
     r.integer("send_queue_bytes_max", config.send_queue_bytes_max, 1 << 20, std::int64_t{1} << 40);
     r.milliseconds("suspect_after_ms", config.rank_timing.silence.floor, 100, many);
     r.number("hung_factor", config.rank_timing.hung_factor, 1, 1000);
+    auto registration_max_s = core::to_seconds(config.rank_timing.registration_max);
+    r.number("registration_max_s", registration_max_s, 0, 604'800);
+    config.rank_timing.registration_max = core::duration{static_cast<core::duration::rep>(registration_max_s * 1e9)};
     r.texts("allowed_peers", config.allowed_peers);
     r.number("prefill_tokens_per_s_min", config.rank_timing.silence.prefill_tokens_per_s, 1, 1e9);
     r.finish();
