@@ -46,6 +46,27 @@ TEST(config, what_is_shown_can_be_read_and_shows_the_same) {
   EXPECT_EQ(app::parse_config(*shown, "c")->allowed_peers, std::vector<std::string>{"10.0.0.0/8"});
 }
 
+TEST(config, the_limits_of_floods_are_the_front_s_and_the_reference_shows_their_defaults) {
+  const io::grpc::flood_limits defaults;
+  const auto shown = app::load_config(REFERENCE_CONFIG)->front.server.floods;
+  EXPECT_EQ(shown.ping_interval_min, defaults.ping_interval_min);
+  EXPECT_EQ(shown.ping_strikes_max, defaults.ping_strikes_max);
+  EXPECT_EQ(shown.unread_frames_max, defaults.unread_frames_max);
+  const auto same = [](const io::grpc::frame_allowance& a, const io::grpc::frame_allowance& b) {
+    return a.burst == b.burst && a.per_s == b.per_s;
+  };
+  EXPECT_TRUE(same(shown.control, defaults.control));
+  EXPECT_TRUE(same(shown.empty_data, defaults.empty_data));
+  EXPECT_TRUE(same(shown.priorities, defaults.priorities));
+  EXPECT_TRUE(same(shown.window_updates, defaults.window_updates));
+  EXPECT_TRUE(same(shown.resets, defaults.resets));
+  const auto set = app::parse_config("[front]\nping_interval_min_ms = 500\nresets_burst = 7\nresets_per_s = 8\n", "f");
+  ASSERT_TRUE(set) << set.error().front();
+  EXPECT_EQ(set->front.server.floods.ping_interval_min, std::chrono::milliseconds{500});
+  EXPECT_TRUE(same(set->front.server.floods.resets, {7, 8}));
+  EXPECT_FALSE(app::parse_config("[front]\nresets_burst = 0\n", "f"));
+}
+
 TEST(config, an_unknown_key_is_an_error_with_its_line) {
   const auto parsed = app::parse_config("[node]\ngrpc = \"127.0.0.1:1\"\nadmn = \"x\"\n", "f.toml");
   ASSERT_FALSE(parsed);

@@ -144,6 +144,7 @@ class table_reader {
 };
 
 const std::vector<std::string> log_levels{"debug", "info", "warn", "error", "off"};
+constexpr std::int64_t flood_frames_max = 100'000'000; // of the front's limits for floods
 constexpr std::int64_t many = std::numeric_limits<std::int32_t>::max();
 
 const toml::table* sub_table(const toml::table& root, const char* name, const std::string& file,
@@ -411,6 +412,22 @@ tl::expected<node_config, config_errors> parse(const std::string& text, const st
     r.integer("message_bytes_max", config.front.server.message_bytes_max, 1024, 1 << 30);
     r.integer("samples_max", config.front.samples_max, 1, 1024);
     r.integer("tokens_unsent_max", config.front.tokens_unsent_max, 1, 1 << 30);
+    auto& floods = config.front.server.floods;
+    auto ping_interval_min_ms = floods.ping_interval_min.count();
+    r.integer("ping_interval_min_ms", ping_interval_min_ms, 0, 3'600'000);
+    floods.ping_interval_min = std::chrono::milliseconds{ping_interval_min_ms};
+    r.integer("ping_strikes_max", floods.ping_strikes_max, 0, flood_frames_max);
+    r.integer("control_frames_burst", floods.control.burst, 1, flood_frames_max);
+    r.integer("control_frames_per_s", floods.control.per_s, 0, flood_frames_max);
+    r.integer("empty_data_burst", floods.empty_data.burst, 1, flood_frames_max);
+    r.integer("empty_data_per_s", floods.empty_data.per_s, 0, flood_frames_max);
+    r.integer("priorities_burst", floods.priorities.burst, 1, flood_frames_max);
+    r.integer("priorities_per_s", floods.priorities.per_s, 0, flood_frames_max);
+    r.integer("window_updates_burst", floods.window_updates.burst, 1, flood_frames_max);
+    r.integer("window_updates_per_s", floods.window_updates.per_s, 0, flood_frames_max);
+    r.integer("resets_burst", floods.resets.burst, 1, flood_frames_max);
+    r.integer("resets_per_s", floods.resets.per_s, 0, flood_frames_max);
+    r.integer("unread_frames_max", floods.unread_frames_max, 1, flood_frames_max);
     r.text("tls_certificate", config.front.server.tls.certificate);
     r.text("tls_key", config.front.server.tls.key);
     r.text("tls_client_ca", config.front.server.tls.client_ca);
