@@ -365,9 +365,11 @@ std::string metrics_text(const metrics_input& in) {
               {{"kind", std::string{to_string(static_cast<io::grpc::flood_kind>(i))}}});
   f.counter("rankwise_front_tls_handshakes_total", "TLS handshakes that were completed",
             number(in.front.server.tls_handshakes));
-  f.counter("rankwise_front_tls_handshakes_failed_total",
-            "TLS handshakes refused or not completed in time: no or a wrong certificate, no h2 by ALPN, no TLS",
-            number(in.front.server.tls_handshakes_failed));
+  for (std::size_t i = 0; i < io::grpc::tls_failure_count; ++i)
+    f.counter("rankwise_front_tls_handshakes_failed_total",
+              "TLS handshakes refused or not completed in time: no or a wrong certificate, no h2 by ALPN, no TLS",
+              number(in.front.server.tls_failures[i]),
+              {{"reason", std::string{to_string(static_cast<io::grpc::tls_failure>(i))}}});
   return f.text();
 }
 

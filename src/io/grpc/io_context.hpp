@@ -25,6 +25,7 @@ struct live_counters {
   counter calls_started, calls_refused, calls_cancelled, calls_now;
   counter bytes_read, bytes_written, messages_read, messages_written, writes;
   counter tls_handshakes, tls_handshakes_failed;
+  std::array<counter, tls_failure_count> tls_failures;
   std::array<counter, flood_kind_count> floods;
   counter resets_received, protocol_errors, handler_exceptions, wakes;
 };

@@ -68,7 +68,8 @@ struct server_counters {
   std::uint64_t protocol_errors = 0; ///< Connections ended by, or frames rejected for, a breach of HTTP/2.
   std::uint64_t handler_exceptions = 0;
   std::uint64_t wakes = 0;
-  std::array<std::uint64_t, flood_kind_count> floods{}; ///< Connections ended for a flood, by flood_kind.
+  std::array<std::uint64_t, tls_failure_count> tls_failures{}; ///< Their sum is tls_handshakes_failed.
+  std::array<std::uint64_t, flood_kind_count> floods{};        ///< Connections ended for a flood, by flood_kind.
 };
 
 /// Answers a unary call at once. `request` is valid during the call only.

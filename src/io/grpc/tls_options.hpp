@@ -2,11 +2,19 @@
 
 #include <tl/expected.hpp>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 /// TLS of the gRPC server: which files it takes, and whether they fit together.
 namespace rankwise::io::grpc {
+
+/// Why a TLS handshake failed.
+enum class tls_failure : std::uint8_t { certificate, no_h2, not_tls, time_limit, other };
+inline constexpr std::size_t tls_failure_count = 5;
+/// The label of the metric.
+[[nodiscard]] std::string_view to_string(tls_failure why) noexcept;
 
 /// PEM files, read once at start. All empty = plaintext. `certificate` and `key` belong together.
 struct tls_options {

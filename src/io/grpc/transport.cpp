@@ -40,6 +40,30 @@ int no_password(char*, int, int, void*) {
   return -1;
 }
 
+tls_failure failure_of(unsigned long code) noexcept {
+  if (ERR_GET_LIB(code) != ERR_LIB_SSL) {
+    return tls_failure::other;
+  }
+  switch (ERR_GET_REASON(code)) {
+  case SSL_R_NO_APPLICATION_PROTOCOL:
+    return tls_failure::no_h2;
+  case SSL_R_HTTP_REQUEST:
+  case SSL_R_HTTPS_PROXY_REQUEST:
+  case SSL_R_WRONG_VERSION_NUMBER:
+    return tls_failure::not_tls;
+  case SSL_R_CERTIFICATE_VERIFY_FAILED:
+  case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
+  // Alerts by which the client says that it does not trust ours.
+  case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+  case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+  case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+  case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+    return tls_failure::certificate;
+  default:
+    return tls_failure::other;
+  }
+}
+
 std::string last_tls_error() {
   const auto code = ERR_peek_last_error();
   ERR_clear_error();
@@ -160,7 +184,11 @@ handshake_state transport::handshake() noexcept {
     unsigned int size = 0;
     SSL_get0_alpn_selected(tls_.get(), &protocol, &size);
     orderly_ = true;
-    return size == 0 ? handshake_state::failed : handshake_state::done; // the client spoke no ALPN at all
+    if (size == 0) { // the client spoke no ALPN at all
+      why_failed_ = tls_failure::no_h2;
+      return handshake_state::failed;
+    }
+    return handshake_state::done;
   }
   switch (SSL_get_error(tls_.get(), result)) {
   case SSL_ERROR_WANT_READ:
@@ -168,6 +196,7 @@ handshake_state transport::handshake() noexcept {
   case SSL_ERROR_WANT_WRITE:
     return handshake_state::wants_writable;
   default:
+    why_failed_ = failure_of(ERR_peek_error());
     return handshake_state::failed;
   }
 }

@@ -54,6 +54,8 @@ class transport {
   [[nodiscard]] bool encrypted() const noexcept { return tls_ != nullptr; }
   /// TLS only, until it is `done` or `failed`. A client that does not choose "h2" by ALPN fails.
   [[nodiscard]] handshake_state handshake() noexcept;
+  /// Of a handshake that is `failed`.
+  [[nodiscard]] tls_failure why_failed() const noexcept { return why_failed_; }
   [[nodiscard]] transfer receive(std::uint8_t* buffer, std::size_t room) noexcept;
   [[nodiscard]] transfer send(std::string_view bytes) noexcept;
 
@@ -65,6 +67,7 @@ class transport {
   [[nodiscard]] transfer send_tls(std::string_view bytes) noexcept;
 
   unique_fd socket_;
+  tls_failure why_failed_ = tls_failure::other;
   std::unique_ptr<ssl_st, deleter> tls_;
   bool orderly_ = false; ///< The handshake is done and nothing failed since: a close_notify may be sent.
 };

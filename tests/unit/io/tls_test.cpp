@@ -118,6 +118,9 @@ class grpc_server_tls : public ::testing::Test {
     eventually([&] { return server_->counters().tls_handshakes_failed >= wanted; });
     return server_->counters().tls_handshakes_failed;
   }
+  [[nodiscard]] std::uint64_t failures_by(tls_failure why) {
+    return server_->counters().tls_failures[static_cast<std::size_t>(why)];
+  }
 
   static inline std::unique_ptr<test_authority> authority_;
   static inline std::unique_ptr<test_authority> stranger_;
@@ -158,6 +161,7 @@ TEST_F(grpc_server_tls, a_client_without_h2_in_alpn_is_refused) {
   other.alpn = std::string("\x08http/1.1", 9);
   EXPECT_FALSE(serves(other));
   EXPECT_EQ(failures(2), 2U);
+  EXPECT_EQ(failures_by(tls_failure::no_h2), 2U);
   EXPECT_TRUE(serves());
 }
 
@@ -167,6 +171,7 @@ TEST_F(grpc_server_tls, a_version_before_1_2_is_refused) {
   old.version_max = TLS1_1_VERSION;
   EXPECT_FALSE(serves(old));
   EXPECT_EQ(failures(1), 1U);
+  EXPECT_EQ(failures_by(tls_failure::other), 1U);
 }
 
 TEST_F(grpc_server_tls, mutual_tls_serves_only_clients_of_its_authority) {
@@ -180,6 +185,7 @@ TEST_F(grpc_server_tls, mutual_tls_serves_only_clients_of_its_authority) {
     how.shown = &stranger_files_;
     EXPECT_FALSE(serves(how)) << "a certificate of somebody else's authority";
     EXPECT_EQ(failures(before + 2), before + 2);
+    EXPECT_EQ(failures_by(tls_failure::certificate), before + 2);
     how.shown = &client_files_;
     EXPECT_TRUE(serves(how));
   }
@@ -205,6 +211,7 @@ TEST_F(grpc_server_tls, bytes_that_are_no_tls_end_their_connection_alone) {
     EXPECT_TRUE(got == 0 || errno == ECONNRESET) << std::strerror(errno);
   }
   EXPECT_EQ(failures(bad.size()), bad.size());
+  EXPECT_GE(failures_by(tls_failure::not_tls), 3U);
   EXPECT_TRUE(witness.served());
 }
 
@@ -215,6 +222,7 @@ TEST_F(grpc_server_tls, a_handshake_that_stalls_is_ended_in_time) {
   const auto half = testing::connect_to(server_->port());
   ::send(half.get(), "\x16\x03\x01\x02", 4, MSG_NOSIGNAL); // a record's header, cut
   EXPECT_EQ(failures(2), 2U);
+  EXPECT_EQ(failures_by(tls_failure::time_limit), 2U);
   EXPECT_GE(std::chrono::steady_clock::now() - began, 149ms);
   EXPECT_TRUE(eventually([&] { return server_->counters().connections_now == 0; })); // counted, then closed
   EXPECT_TRUE(serves());
