@@ -310,7 +310,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   record.prompt_tokens = 8;
   record.max_new_tokens = 9;
   record.candidates.resize(2);
-  record.candidates[1].view = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, {}, 0.5, std::chrono::nanoseconds{8}, true};
+  record.candidates[1].view = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, {}, 0.5, std::chrono::nanoseconds{8}, true};
   record.candidates[1].score = 0.25;
   const auto back = check("placement_list", placement_list{{record}, {"decode"}});
   EXPECT_FALSE(back.records.at(0).candidates.at(0).score);
