@@ -177,9 +177,9 @@ typename Inspector::result_type inspect(Inspector& f, rank_view& x) {
     return {};
   };
   return f(caf::meta::type_name("rank_view"), x.rank, x.requests, x.tokens, x.prefill_tokens, x.work_tokens,
-           x.prefilling, x.placed_tokens, x.generated_tokens, x.kv_capacity, x.max_running, x.chunk_tokens, x.reported_running,
-           x.reported_waiting,
-           x.prefill_since, x.share, age.present, age.value, x.stale, caf::meta::load_callback(load));
+           x.prefilling, x.placed_tokens, x.generated_tokens, x.kv_capacity, x.max_running, x.chunk_tokens,
+           x.reported_running, x.reported_waiting, x.prefill_since, x.share, age.present, age.value, x.stale,
+           caf::meta::load_callback(load));
 }
 
 template <class Inspector>

@@ -215,6 +215,10 @@ ledger::figures ledger::of(std::uint16_t rank, timestamp now) const {
   if (s.report) {
     f.report_age = now - s.report->received_at;
     f.stale = *f.report_age > options_.report_stale_after;
+    if (!f.stale) {
+      f.reported_running = s.report->num_running;
+      f.reported_waiting = s.report->num_waiting;
+    }
   } else {
     f.stale = true;
   }

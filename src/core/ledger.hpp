@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <memory_resource>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -40,7 +42,8 @@ struct ledger_options {
 class ledger {
  public:
   /// `charges_expected`: up to so many the ledger grows without a pause.
-  explicit ledger(ledger_options options, std::size_t charges_expected = 0) : options_(options) {
+  explicit ledger(ledger_options options, std::size_t charges_expected = 0)
+      : options_(options), nodes_(std::make_unique<std::pmr::unsynchronized_pool_resource>()), charges_(nodes_.get()) {
     charges_.reserve(charges_expected);
   }
 
@@ -54,6 +57,8 @@ class ledger {
     timestamp prefill_since{};          ///< when the rank last began a prompt, by its outputs
     std::uint64_t placed_tokens = 0;    ///< sum of the prompts of all legs, exact
     std::uint64_t prefilled_tokens = 0; ///< prompt tokens done since the rank opened
+    std::uint32_t reported_running = 0; ///< by a fresh report; 0 without one
+    std::uint32_t reported_waiting = 0;
     std::optional<duration> report_age;
     bool stale = false;
   };
@@ -138,8 +143,9 @@ class ledger {
   static void end_prefill(rank_state& s, const charge& c, timestamp now);
 
   ledger_options options_;
-  std::vector<rank_state> ranks_; // by rank number
-  std::unordered_map<request_handle, charge> charges_;
+  std::vector<rank_state> ranks_;                                 // by rank number
+  std::unique_ptr<std::pmr::unsynchronized_pool_resource> nodes_; // so that a charge costs no allocation
+  std::pmr::unordered_map<request_handle, charge> charges_;
   std::uint64_t limit_tokens_ = 0;
 };
 

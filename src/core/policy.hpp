@@ -97,6 +97,17 @@ class policy {
   /// Whether placement_request::blocks means anything to it.
   [[nodiscard]] virtual bool uses_blocks() const noexcept { return false; }
 
+  /// Of the last choose(), in the order of its ranks; empty: the rule keeps none. Valid until the next call.
+  [[nodiscard]] virtual std::span<const double> last_scores() const noexcept { return {}; }
+
+  /// In larger pools it is enough to offer it so many ranks, drawn at random; 0 = it wants to see all.
+  [[nodiscard]] virtual std::size_t ranks_enough() const noexcept { return 0; }
+  /// Ranks that should be among those then.
+  [[nodiscard]] virtual std::span<const std::uint16_t> preferred(const placement_request& request) const {
+    static_cast<void>(request);
+    return {};
+  }
+
   /// What `choose` compares, for an operator who asks why; nullopt: the rule has no score. Changes nothing.
   [[nodiscard]] virtual std::optional<double> score_of(const rank_view& rank, const placement_request& request) const {
     static_cast<void>(rank);
@@ -129,6 +140,7 @@ class policy {
 
 struct policy_options {
   std::uint64_t seed = 1;
+  std::size_t headroom_ranks_enough = 32;  ///< in pools larger than that, headroom looks at so many, drawn at random
   std::size_t prefix_blocks_max = 1 << 16; ///< prompt blocks remembered for each rank
   bool lockstep = false; ///< the pool's ranks step together (DP attention): a step lasts as long as the slowest one's
   double headroom_damage_weight = 0.005; ///< of a second that other streams are delayed, beside one to the first token

@@ -37,14 +37,24 @@ pool_controller::pool_controller(pool_options options, std::unique_ptr<policy> r
   if (policy_ == nullptr)
     throw std::invalid_argument("policy: no policy is named \"" + options_.policy + "\"");
   views_.reserve(options_.ranks_max);
+  random_.seed(options_.tuning.seed);
 }
 
-std::uint32_t pool_controller::dp_size() const noexcept {
+void pool_controller::look_at_states() {
+  ready_.clear();
+  suspect_.clear();
   std::uint32_t size = 1;
-  for (std::uint16_t i = 0; i < ranks_.size(); ++i)
-    if (ranks_[i].known)
-      size = std::max({size, i + 1u, ranks_[i].announced.data_parallel_size});
-  return std::min<std::uint32_t>(size, options_.ranks_max);
+  for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
+    const auto& e = ranks_[i];
+    if (!e.known)
+      continue;
+    size = std::max({size, i + 1u, e.announced.data_parallel_size});
+    if (e.state == rank_state::ready)
+      ready_.push_back(i);
+    else if (e.state == rank_state::suspect)
+      suspect_.push_back(i);
+  }
+  dp_size_ = std::min<std::uint32_t>(size, options_.ranks_max);
 }
 
 std::size_t pool_controller::ranks_up() const noexcept {
@@ -73,51 +83,63 @@ double pool_controller::share_of(const entry& e, timestamp now) const {
   return share;
 }
 
-void pool_controller::collect_views(timestamp now, rank_state wanted) {
+void pool_controller::add_view(std::uint16_t rank, timestamp now) {
+  const auto& e = ranks_[rank];
+  const auto f = ledger_.of(rank, now);
+  auto& v = views_.emplace_back();
+  v.rank = rank;
+  v.requests = f.requests;
+  v.tokens = f.tokens;
+  v.prefill_tokens = f.prefill_tokens;
+  v.work_tokens = f.work_tokens;
+  v.prefilling = f.prefilling;
+  v.generated_tokens = f.generated_tokens;
+  v.placed_tokens = f.placed_tokens;
+  v.prefill_since = f.prefill_since;
+  v.chunk_tokens = e.announced.chunk_tokens;
+  v.kv_capacity = e.announced.kv_capacity;
+  v.max_running = e.announced.max_running;
+  v.report_age = f.report_age;
+  v.stale = f.stale;
+  v.reported_running = f.reported_running;
+  v.reported_waiting = f.reported_waiting;
+  v.share = share_of(e, now);
+}
+
+void pool_controller::collect_views(const placement_request& wanted, rank_state state) {
   views_.clear();
-  std::vector<bool> in_state;
-  std::vector<bool> unhealthy; // of those in the wanted state
-  bool any_unhealthy = false;
-  for (const auto& e : ranks_) {
-    if (!e.known || e.state != wanted || !e.health.unhealthy(now))
-      continue;
-    any_unhealthy = true;
-    break;
+  const auto now = wanted.now;
+  const auto& ranks = state == rank_state::ready ? ready_ : suspect_;
+  if (now < ejected_until_) {
+    std::vector<bool> unhealthy;
+    for (const auto rank : ranks)
+      unhealthy.push_back(ranks_[rank].health.unhealthy(now));
+    const auto may = eligible(unhealthy, options_.health.ejected_share_max);
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      if (may[i])
+        add_view(ranks[i], now);
+    return;
   }
-  if (any_unhealthy) {
-    for (const auto& e : ranks_)
-      if (e.known && e.state == wanted)
-        unhealthy.push_back(e.health.unhealthy(now));
-    in_state = eligible(unhealthy, options_.health.ejected_share_max);
+  const auto enough = policy_->ranks_enough();
+  if (enough == 0 || ranks.size() <= enough) {
+    for (const auto rank : ranks)
+      add_view(rank, now);
+    return;
   }
-  std::size_t at = 0;
-  for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
-    const auto& e = ranks_[i];
-    if (!e.known || e.state != wanted || (any_unhealthy && !in_state[at++]))
-      continue;
-    const auto f = ledger_.of(i, now);
-    rank_view v;
-    v.rank = i;
-    v.requests = f.requests;
-    v.tokens = f.tokens;
-    v.prefill_tokens = f.prefill_tokens;
-    v.work_tokens = f.work_tokens;
-    v.prefilling = f.prefilling;
-    v.generated_tokens = f.generated_tokens;
-    v.placed_tokens = f.placed_tokens;
-    v.prefill_since = f.prefill_since;
-    v.chunk_tokens = e.announced.chunk_tokens;
-    v.kv_capacity = e.announced.kv_capacity;
-    v.max_running = e.announced.max_running;
-    v.report_age = f.report_age;
-    v.stale = f.stale;
-    if (const auto& report = ledger_.newest_report(i); report && !f.stale) {
-      v.reported_running = report->num_running;
-      v.reported_waiting = report->num_waiting;
-    }
-    v.share = share_of(e, now);
-    views_.push_back(v);
+  offered_.clear();
+  for (std::size_t i = 0; i < enough; ++i)
+    offered_.push_back(ranks[random_() % ranks.size()]);
+  constexpr std::size_t preferred_max = 8;
+  for (const auto rank : policy_->preferred(wanted)) {
+    if (offered_.size() >= enough + preferred_max)
+      break;
+    if (rank < ranks_.size() && ranks_[rank].known && ranks_[rank].state == state)
+      offered_.push_back(rank);
   }
+  std::sort(offered_.begin(), offered_.end());
+  offered_.erase(std::unique(offered_.begin(), offered_.end()), offered_.end());
+  for (const auto rank : offered_)
+    add_view(rank, now);
 }
 
 bool pool_controller::has_room(const place_order& order) const {
@@ -177,8 +199,11 @@ placement_record& pool_controller::open_record(const leg_request& leg) {
 void pool_controller::record_candidates(placement_record& record, const placement_request& wanted,
                                         std::uint16_t chosen) const {
   constexpr std::size_t candidates_max = 64;
-  for (const auto& view : views_)
-    record.candidates.push_back({view, policy_->score_of(view, wanted)});
+  const auto scores = policy_->last_scores();
+  record.candidates.reserve(views_.size());
+  for (std::size_t i = 0; i < views_.size(); ++i)
+    record.candidates.push_back(
+        {views_[i], scores.size() == views_.size() ? std::optional{scores[i]} : policy_->score_of(views_[i], wanted)});
   if (record.candidates.size() <= candidates_max)
     return;
   const auto better = [&](const auto& a, const auto& b) {
@@ -289,9 +314,9 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::place(const leg
     rule = placement_rule::bootstrap_room;
   }
   if (!chosen) {
-    collect_views(now, rank_state::ready);
+    collect_views(wanted, rank_state::ready);
     if (views_.empty())
-      collect_views(now, rank_state::suspect); // silence alone must not stop a pool
+      collect_views(wanted, rank_state::suspect); // silence alone must not stop a pool
     if (views_.empty())
       return refuse_and_record(failure::no_rank_available, "no rank of pool " + options_.name + " can take work");
     best = policy_->choose(views_, wanted);
@@ -351,6 +376,7 @@ std::vector<request_handle> pool_controller::rank_up(const rank_announcement& ra
   e.known = true;
   e.announced = rank;
   e.state = rank.state;
+  look_at_states();
   if (!same_epoch || rank.state != rank_state::drained)
     e.drain_cut = 0;
   if (!same_epoch) {
@@ -367,6 +393,7 @@ void pool_controller::rank_paused(rank_id rank, rank_epoch epoch, rank_state sta
   auto& e = ranks_[rank.rank];
   if (e.known && e.announced.epoch == epoch && e.state != rank_state::down)
     e.state = state;
+  look_at_states();
 }
 
 std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch epoch, rank_state state) {
@@ -377,6 +404,7 @@ std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch 
     return {};
   e.state = state;
   e.known = state != rank_state::removed;
+  look_at_states();
   if (!e.known)
     e.ejected_in.reset();
   auto dropped = ledger_.close(rank.rank);

@@ -11,6 +11,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <variant>
 #include <vector>
@@ -147,7 +148,7 @@ class pool_controller {
   std::vector<request_handle> restore(const std::vector<leg_record>& legs, timestamp now);
 
   /// Ranks of the pool by which its engines reduce rooms: what the ranks registered, at least those that joined.
-  [[nodiscard]] std::uint32_t dp_size() const noexcept;
+  [[nodiscard]] std::uint32_t dp_size() const noexcept { return dp_size_; }
   [[nodiscard]] std::size_t ranks_up() const noexcept;
   /// Of a rank number; down when it is not known.
   [[nodiscard]] rank_state state_of(std::uint16_t rank) const noexcept {
@@ -178,13 +179,22 @@ class pool_controller {
   placement_record& open_record(const leg_request& leg);
   void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;
   [[nodiscard]] refusal refuse(const leg_request& leg, failure reason, std::string text);
-  void collect_views(timestamp now, rank_state wanted);
+  void collect_views(const placement_request& wanted, rank_state state);
+  void add_view(std::uint16_t rank, timestamp now);
+  void look_at_states();
 
   pool_options options_;
   ledger ledger_;
   std::unique_ptr<policy> policy_;
-  std::string policy_rule_;           // what a record says of a choice by it
-  std::vector<entry> ranks_;          // by rank number, ranks_max entries
+  std::string policy_rule_;            // what a record says of a choice by it
+  std::vector<entry> ranks_;           // by rank number, ranks_max entries
+  std::vector<std::uint16_t> offered_; // drawn from a large pool
+  // Of the ranks' states, made anew when one changes.
+  std::uint32_t dp_size_ = 1;
+  std::vector<std::uint16_t> ready_;
+  std::vector<std::uint16_t> suspect_;
+  timestamp ejected_until_{};         // the last ejection's end: nobody is ejected from then on
+  std::mt19937_64 random_;            // which ranks of a large pool a policy is offered
   std::vector<std::uint64_t> blocks_; // of the order in hand
   std::vector<rank_view> views_;      // reused, so that a decision allocates nothing
   controller_counts counts_;

@@ -40,6 +40,7 @@ class rank_health {
   /// A new process.
   void reset() { *this = rank_health{}; }
 
+  [[nodiscard]] timestamp ejected_until() const noexcept { return ejected_until_; }
   [[nodiscard]] bool unhealthy(timestamp now) const noexcept { return now < ejected_until_; }
   /// Factor of its share of the work, (0, 1].
   [[nodiscard]] double share() const noexcept {

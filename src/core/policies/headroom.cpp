@@ -191,6 +191,14 @@ std::optional<double> headroom::score_of(const rank_view& rank, const placement_
   return score(look(rank, request, pool_, work_of(request, rank.rank, matches), output), rank);
 }
 
+std::span<const std::uint16_t> headroom::preferred(const placement_request& request) const {
+  preferred_.clear();
+  if (options_.headroom_prefix && prefix_trust_ > 0)
+    for (const auto& m : prefixes_.find(request.blocks))
+      preferred_.push_back(m.rank);
+  return preferred_;
+}
+
 std::optional<double> headroom::waiting_order(const placement_request& request) const {
   if (!options_.headroom_late_binding || !request.needs_prefill)
     return std::nullopt;
@@ -205,8 +213,11 @@ std::optional<choice> headroom::choose(std::span<const rank_view> ranks, const p
   const auto matches = options_.headroom_prefix ? prefixes_.find(request.blocks) : std::span<const prefix_map::match>{};
   const double output = lengths_.expected(request.prompt_tokens, request.max_new_tokens);
   pool_ = look_at_pool(ranks, request);
+  scores_.resize(ranks.size());
   const auto best = lowest_in_turn(ranks, turn_, [&](const rank_view& rank) {
-    return score(look(rank, request, pool_, work_of(request, rank.rank, matches), output), rank);
+    const double value = score(look(rank, request, pool_, work_of(request, rank.rank, matches), output), rank);
+    scores_[static_cast<std::size_t>(&rank - ranks.data())] = value;
+    return value;
   });
   if (!best)
     return best;

@@ -25,6 +25,9 @@ class headroom final : public policy {
   [[nodiscard]] std::optional<choice> choose(std::span<const rank_view> ranks,
                                              const placement_request& request) override;
   [[nodiscard]] std::optional<double> score_of(const rank_view& rank, const placement_request& request) const override;
+  [[nodiscard]] std::span<const double> last_scores() const noexcept override { return scores_; }
+  [[nodiscard]] std::size_t ranks_enough() const noexcept override { return options_.headroom_ranks_enough; }
+  [[nodiscard]] std::span<const std::uint16_t> preferred(const placement_request& request) const override;
   [[nodiscard]] std::optional<double> waiting_order(const placement_request& request) const override;
 
   void on_placed(std::uint16_t rank, const placement_request& request) override;
@@ -99,6 +102,8 @@ class headroom final : public policy {
   // cache, a small one, a cache flushed by hand) must not draw everything to one rank.
   double prefix_trust_ = 0;
   by_rank<lane> lanes_;
+  std::vector<double> scores_;
+  mutable std::vector<std::uint16_t> preferred_;
   double mean_prompt_ = 1024;    // tokens, of lately
   pool_figures pool_;            // of the last decision, for whoever asks why
   std::uint64_t pool_steps_ = 0; // of ranks in lockstep

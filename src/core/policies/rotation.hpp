@@ -2,6 +2,8 @@
 
 #include "core/policy.hpp"
 
+#include <cstddef>
+
 namespace rankwise::core {
 
 /// The rank with the lowest score; among equals the first at or after `turn`, which then moves behind the choice, so
@@ -13,15 +15,21 @@ std::optional<choice> lowest_in_turn(std::span<const rank_view> ranks, std::uint
   std::size_t first = 0;
   while (first < ranks.size() && ranks[first].rank < turn)
     ++first;
-  std::optional<choice> best;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const auto& rank = ranks[(first + i) % ranks.size()];
-    const double value = score(rank);
-    if (!best || value < best->score)
-      best = choice{rank.rank, value};
-  }
-  turn = best->rank + 1u;
-  return best;
+  std::size_t best = ranks.size();
+  double best_score = 0;
+  const auto look = [&](std::size_t from, std::size_t to) {
+    for (auto i = from; i < to; ++i) {
+      const double value = score(ranks[i]);
+      if (best == ranks.size() || value < best_score) {
+        best = i;
+        best_score = value;
+      }
+    }
+  };
+  look(first, ranks.size());
+  look(0, first);
+  turn = ranks[best].rank + 1u;
+  return choice{ranks[best].rank, best_score};
 }
 
 } // namespace rankwise::core
