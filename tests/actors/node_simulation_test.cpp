@@ -115,7 +115,7 @@ TEST_F(node_simulation, catches_a_charge_that_is_released_twice) {
 }
 
 TEST_F(node_simulation, catches_an_epoch_that_is_not_compared) {
-  EXPECT_TRUE(first_seed_that_catches(planted_bug::epoch_not_compared, 1000));
+  EXPECT_TRUE(first_seed_that_catches(planted_bug::epoch_not_compared, 5000));
 }
 
 TEST_F(node_simulation, catches_an_abort_that_overtakes_its_request) {

@@ -121,7 +121,7 @@ TEST(headroom, capacities_that_were_not_registered_do_not_divide_by_zero) {
   auto ranks = equal_ranks(2);
   for (auto& r : ranks)
     r.kv_capacity = r.max_running = 0;
-  ranks[0].tokens = 5000;
+  ranks[0].tokens = ranks[0].placed_tokens = 5000;
   EXPECT_EQ(p.choose(ranks, prompt(100))->rank, 1);
 }
 
