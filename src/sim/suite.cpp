@@ -46,12 +46,14 @@ simulation_options suite_options(pool_shape shape, bool lockstep, std::uint16_t 
   return o;
 }
 
-std::vector<scenario> main_scenarios(const std::vector<suite_trace>& traces, const std::vector<double>& utilisations) {
+std::vector<scenario> main_scenarios(const std::vector<suite_trace>& traces, const std::vector<double>& utilisations,
+                                     const core::policy_options& tuning) {
   std::vector<scenario> result;
   for (const auto& t : traces)
     for (const auto shape : {pool_shape::unified, pool_shape::decode, pool_shape::pair})
       for (const bool lockstep : {false, true}) {
-        const auto options = suite_options(shape, lockstep);
+        auto options = suite_options(shape, lockstep);
+        options.pool.tuning = tuning;
         const double full = saturation_speed(t.load, options);
         for (const double u : utilisations) {
           scenario s;

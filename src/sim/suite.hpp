@@ -56,7 +56,8 @@ struct suite_settings {
   std::vector<double> utilisations{0.7, 0.9, 1.1};
   unsigned threads = 2;
   std::uint64_t seed = 1;
-  bool short_form = false; ///< built-in workloads only, at 0.9, with fixed thresholds
+  core::policy_options tuning; ///< of headroom, so that each of its parts can be measured alone
+  bool short_form = false;     ///< built-in workloads only, at 0.9, with fixed thresholds
 };
 
 struct suite_result {
@@ -78,7 +79,8 @@ inline constexpr std::string_view peer_policies[] = {
 
 /// 5 traces x {unified, decode, pd} x {independent, lockstep} x `utilisations`.
 [[nodiscard]] std::vector<scenario> main_scenarios(const std::vector<suite_trace>& traces,
-                                                   const std::vector<double>& utilisations);
+                                                   const std::vector<double>& utilisations,
+                                                   const core::policy_options& tuning = {});
 
 /// `policy`: a name, or oracle (headroom with the true state), oracle_least_kv, headroom_fcfs (those who wait for a
 /// rank go in order of arrival).

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <fmt/format.h>
+#include <map>
 
 namespace rankwise::sim {
 
@@ -67,7 +68,7 @@ class suite {
   }
 
   void compare_in_main_scenarios() {
-    const auto scenarios = main_scenarios(traces_, options_.utilisations);
+    const auto scenarios = main_scenarios(traces_, options_.utilisations, options_.tuning);
     std::vector<job> jobs;
     for (const auto& s : scenarios) {
       for (const auto peer : peer_policies)
@@ -80,6 +81,7 @@ class suite {
     const std::size_t each = std::size(peer_policies) + 3;
     std::array<std::size_t, compared.size()> as_good{};
     std::array<std::size_t, 3> much_better{};
+    std::map<double, std::array<double, compared.size()>> logs; // by utilisation: sums of the ratios' logarithms
     std::size_t prefilling = 0;
     std::size_t lockstep_decodes = 0;
     std::size_t quicker_decodes = 0;
@@ -97,6 +99,7 @@ class suite {
         const double theirs = compared[m].of(best->result.summary);
         const double value = compared[m].of(ours);
         ratio[m] = value / theirs;
+        logs[s.utilisation][m] += std::log(ratio[m]);
         as_good[m] += ratio[m] <= 1.01 ? 1 : 0;
         add(s.name, "headroom", compared[m].name, value, "<= 1.01 x best peer", ratio[m] <= 1.01, best->policy, theirs);
         add(s.name, "oracle", compared[m].name, compared[m].of(last[2].result.summary));
@@ -120,6 +123,12 @@ class suite {
         add(s.name, "headroom", "wait_max_s", ours.held_max_s);
       }
     }
+    for (const auto& [utilisation, sums] : logs) {
+      const auto count = static_cast<double>(scenarios.size() / logs.size());
+      for (std::size_t m = 0; m < compared.size(); ++m)
+        add(fmt::format("all, {:.1f}", utilisation), "headroom",
+            fmt::format("{}_over_best_peer's_geometric_mean", compared[m].name), std::exp(sums[m] / count));
+    }
     const auto share = [](std::size_t part, std::size_t all) {
       return all == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(all);
     };
@@ -138,6 +147,7 @@ class suite {
     scenario s;
     s.trace = trace;
     s.options = suite_options(shape, false);
+    s.options.pool.tuning = options_.tuning;
     s.utilisation = 0.9;
     s.speed = 0.9 * saturation_speed(load_of(traces_, trace), s.options);
     s.name = fmt::format("{} {} {}", trace, to_string(shape), what);

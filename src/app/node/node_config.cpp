@@ -193,6 +193,8 @@ void read_pool(const toml::table& table, const std::string& file, config_errors&
   r.flag("lockstep", tuning.lockstep);
   r.number("headroom_damage_weight", tuning.headroom_damage_weight, 0, 100);
   r.number("headroom_decode_weight", tuning.headroom_decode_weight, 0, 100);
+  r.number("headroom_work_weight", tuning.headroom_work_weight, 0, 100);
+  r.integer("headroom_ranks_enough", tuning.headroom_ranks_enough, 0, 1024);
   r.number("headroom_output_share", tuning.headroom_output_share, 0, 1);
   r.flag("headroom_progress", tuning.headroom_progress);
   r.flag("headroom_learn", tuning.headroom_learn);

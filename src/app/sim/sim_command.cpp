@@ -55,6 +55,7 @@ struct sim_options {
   bool prefix_affinity = true;
   bool progress = true;
   double damage_weight = core::policy_options{}.headroom_damage_weight;
+  double work_weight = core::policy_options{}.headroom_work_weight;
   double credit_chunks = core::policy_options{}.headroom_credit_chunks;
   std::string plot;
   std::string json_file;
@@ -105,6 +106,18 @@ sim::rank_happening parse_event(const std::string& text) {
   return h;
 }
 
+core::policy_options tuning_of(const sim_options& o) {
+  core::policy_options t;
+  t.headroom_late_binding = o.late_binding;
+  t.headroom_learn = o.learn;
+  t.headroom_prefix = o.prefix_affinity;
+  t.headroom_progress = o.progress;
+  t.headroom_damage_weight = o.damage_weight;
+  t.headroom_work_weight = o.work_weight;
+  t.headroom_credit_chunks = o.credit_chunks;
+  return t;
+}
+
 sim::simulation_options simulation_of(const sim_options& o, const sim::workload& load) {
   auto s = sim::suite_options(o.pool == "decode" ? sim::pool_shape::decode
                               : o.pool == "pd"   ? sim::pool_shape::pair
@@ -128,13 +141,7 @@ sim::simulation_options simulation_of(const sim_options& o, const sim::workload&
   s.engine.prefix_block_tokens = o.prefix_cache ? load.block_tokens : 0;
   s.engine.step_time = {o.step_base_ms * 1e-3, o.step_per_request_ms * 1e-3, o.step_per_kv_token_us * 1e-6,
                         1 / o.prefill_tokens_per_s};
-  auto& t = s.pool.tuning;
-  t.headroom_late_binding = o.late_binding;
-  t.headroom_learn = o.learn;
-  t.headroom_prefix = o.prefix_affinity;
-  t.headroom_progress = o.progress;
-  t.headroom_damage_weight = o.damage_weight;
-  t.headroom_credit_chunks = o.credit_chunks;
+  s.pool.tuning = tuning_of(o);
   return s;
 }
 
@@ -358,6 +365,7 @@ int run_suite(const sim_options& o) {
   settings.threads = o.threads == 0 ? std::max(std::thread::hardware_concurrency(), 1U) : o.threads;
   settings.seed = o.workload.seed;
   settings.short_form = o.short_form;
+  settings.tuning = tuning_of(o);
   const bool live = isatty(STDERR_FILENO) != 0;
   const auto begin = std::chrono::steady_clock::now();
   const auto result = sim::run_suite(settings, [&](std::size_t done, std::size_t all) {
@@ -382,8 +390,11 @@ int run_suite(const sim_options& o) {
                     {"best_peer_value", f.best_peer.empty() ? json(nullptr) : json(f.best_peer_value)},
                     {"target", f.target.empty() ? json(nullptr) : json(f.target)},
                     {"holds", f.holds}});
-    if (f.target.empty())
+    if (f.target.empty()) {
+      if (f.metric.find("geometric") != std::string::npos)
+        fmt::print("{:<58} {:<12} {:<50} {:>10.3f}\n", f.scenario, f.policy, f.metric, f.value);
       continue;
+    }
     ++wanted;
     held += f.holds ? 1 : 0;
     fmt::print("{:<58} {:<12} {:<32} {:>10.4g}  {:<26} {:<18} {:>10}  {}\n", f.scenario, f.policy, f.metric, f.value,
@@ -456,6 +467,8 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   command.add_option("--progress", o.progress, "headroom: count what steps can have computed of a prompt")
       ->capture_default_str();
   command.add_option("--damage-weight", o.damage_weight, "headroom: of the delay of other streams")
+      ->capture_default_str();
+  command.add_option("--work-weight", o.work_weight, "headroom: of prompt computing wherever it is")
       ->capture_default_str();
   command.add_option("--credit-chunks", o.credit_chunks, "headroom: chunks of prompts that a rank is given ahead")
       ->capture_default_str();
