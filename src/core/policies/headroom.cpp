@@ -167,9 +167,11 @@ headroom::estimate headroom::look(const rank_view& rank, const placement_request
   e.fits = needed <= room && rank.requests < running;
   e.overfull = std::max(0.0, (prompt - room) / capacity);
   if (!e.fits) {
-    // It waits until requests that are there end: what is missing, at the rate at which KV comes free.
-    const double turnover = std::max(taken, 1.0) / (output * e.decode_s);
-    e.first_token_s += std::max(needed - room, 0.0) / turnover + output * e.decode_s / std::max(1.0, running / 2.0);
+    // It waits until requests that are there end: for what is missing of their KV, of which all comes free in the time
+    // of an output. When all have ended there is nothing more to wait for.
+    const double held = std::max(taken, 1.0);
+    const double missing = std::clamp(needed - room, 0.0, held);
+    e.first_token_s += (missing / held + 1 / std::max(1.0, running / 2.0)) * output * e.decode_s;
   }
   return e;
 }
