@@ -17,6 +17,9 @@ class lockstep_group {
   explicit lockstep_group(std::vector<engine_rank_model*> ranks) : ranks_(std::move(ranks)) {}
 
   [[nodiscard]] std::optional<core::timestamp> next_event_time() const;
+  /// Another process in the place of rank i; what the old one had begun is lost.
+  void replace(std::size_t i, engine_rank_model* rank) { ranks_[i] = rank; }
+
   /// `outputs[i]` gets what rank i has to say.
   void step(core::timestamp now, std::span<rank_outputs> outputs);
 

@@ -156,12 +156,12 @@ class run {
  private:
   enum class kind : std::uint8_t {
     arrival,   ///< a = request
-    deliver,   ///< a = request; b = side: its leg reaches the engine
+    deliver,   ///< a = request; b = side + 2 x attempt: its leg reaches the engine
     engine,    ///< a = side, b = rank (or 0 of a lockstep group)
     progress,  ///< a = index into progress_, b = front
     report,    ///< a = index into reports_
-    kv_asked,  ///< a = request: a decode rank's question reaches the prefill rank
-    kv_answer, ///< a = request, b = ready
+    kv_asked,  ///< a = request, b = attempt: a decode rank's question reaches the prefill rank
+    kv_answer, ///< a = request, b = ready + 2 x attempt
     happening, ///< a = index
     sample,
     tick,
@@ -231,6 +231,20 @@ class run {
   }
   [[nodiscard]] std::uint32_t first_side() const noexcept { return sides_.size() == 2 ? 1 : 0; }
 
+  /// What an engine calls a leg. Outputs of an attempt that was given up mean nothing.
+  [[nodiscard]] std::uint64_t number_of(std::uint32_t request) const {
+    return std::uint64_t{states_[request].attempt} << 32 | request;
+  }
+  [[nodiscard]] bool is_current(std::uint64_t number) const {
+    return number >> 32 == states_[static_cast<std::uint32_t>(number)].attempt;
+  }
+  [[nodiscard]] std::string rid_of(std::uint32_t request) const {
+    return std::to_string(request + 1) + "~" + std::to_string(states_[request].attempt);
+  }
+  [[nodiscard]] std::int64_t room_of(std::uint32_t request) const {
+    return static_cast<std::int64_t>(request) * 16 + states_[request].attempt % 16;
+  }
+  [[nodiscard]] engine_rank_options engine_of(const side& s) const;
   void open(std::uint32_t side_index, std::uint16_t rank, bool renewed);
   core::pool_controller::leg_request leg_of(std::uint32_t request, bool may_wait) const;
   bool place(std::uint32_t request, bool may_wait);
@@ -245,6 +259,7 @@ class run {
   void take_progress(std::uint32_t index, std::uint32_t front_index);
   void end_request(std::uint32_t request, bool failed);
   void lose_rank(std::uint32_t side_index, std::uint16_t rank);
+  void give_up_decode_leg(front& f, std::uint32_t request);
   void happen(const rank_happening& h);
   void sample_series();
 
@@ -284,10 +299,7 @@ run::run(const workload& load, const simulation_options& options)
              : i == 0                              ? core::pool_role::decode
                                                    : core::pool_role::prefill;
     const std::size_t count = i == 0 ? options_.ranks : options_.prefill_ranks;
-    auto engine = options_.engine;
-    engine.role = s.role;
-    engine.numbers_only = true;
-    engine.pd_wait_s = 1e9; // a simulated client has patience; waiting shows as waiting
+    const auto engine = engine_of(s);
     for (std::size_t rank = 0; rank < count; ++rank)
       s.ranks.push_back(std::make_unique<engine_rank_model>(engine, options_.seed * 1000 + i * 100'000 + rank));
     if (options_.lockstep) {
@@ -319,7 +331,7 @@ run::run(const workload& load, const simulation_options& options)
       pool.tokens_in_flight_max = std::numeric_limits<std::uint64_t>::max() / 4;
       pool.tuning.seed = options_.seed + i * 7919 + s;
       pool.tuning.lockstep = options_.lockstep;
-      std::unique_ptr<core::policy> rule;
+      auto rule = options_.make_policy ? options_.make_policy(pool.tuning) : nullptr;
       if (options_.oracle) {
         auto tuning = pool.tuning;
         tuning.headroom_progress = false; // the true state has it
@@ -336,6 +348,14 @@ run::run(const workload& load, const simulation_options& options)
   result_.placed.resize(options_.ranks);
   result_.series.kv_share.resize(options_.ranks);
   result_.series.queue.resize(sides_[first_side()].ranks.size());
+}
+
+engine_rank_options run::engine_of(const side& s) const {
+  auto engine = options_.engine;
+  engine.role = s.role;
+  engine.numbers_only = true;
+  engine.pd_wait_s = 1e9; // a simulated client has patience; waiting shows as waiting
+  return engine;
 }
 
 void run::open(std::uint32_t side_index, std::uint16_t rank, bool renewed) {
@@ -386,7 +406,7 @@ bool run::place_leg(std::uint32_t request, std::uint32_t side_index, bool may_wa
   note(1 + side_index, request, placed->rank.rank);
   sides_[side_index].undelivered_tokens[placed->rank.rank] += load_.requests[request].input_tokens;
   ++sides_[side_index].undelivered[placed->rank.rank];
-  push(now_ + options_.placement_delay, kind::deliver, request, side_index);
+  push(now_ + options_.placement_delay, kind::deliver, request, side_index + 2 * st.attempt);
   return true;
 }
 
@@ -457,13 +477,13 @@ void run::deliver(std::uint32_t request, std::uint32_t side_index) {
     return; // lost with the rank meanwhile
   const auto& asked = load_.requests[request];
   rank_request r;
-  r.rid = std::to_string(request + 1) + "~" + std::to_string(st.attempt);
-  r.number = request;
+  r.rid = rid_of(request);
+  r.number = number_of(request);
   r.input_tokens = std::max(asked.input_tokens, 1U);
   r.blocks = st.blocks;
   r.max_new_tokens = std::max(asked.output_tokens, 1U);
   if (s.role != core::pool_role::unified)
-    r.bootstrap = core::bootstrap_info{"", 0, static_cast<std::int64_t>(request) * 16 + st.attempt % 16};
+    r.bootstrap = core::bootstrap_info{"", 0, room_of(request)};
   s.ranks[rank]->add(now_, std::move(r), s.outputs[rank]);
   take_outputs(side_index, rank);
   schedule(side_index, rank);
@@ -531,6 +551,8 @@ void run::take_outputs(std::uint32_t side_index, std::uint16_t rank) {
   };
   const bool delivers = side_index == 0; // the prefill leg's token is not the client's
   for (const auto& item : out.progress) {
+    if (!is_current(item.number))
+      continue;
     const auto request = static_cast<std::uint32_t>(item.number);
     auto& st = states_[request];
     auto& r = result_.requests[request];
@@ -572,6 +594,8 @@ void run::take_outputs(std::uint32_t side_index, std::uint16_t rank) {
     }
   }
   for (const auto& abort : out.aborts) {
+    if (!is_current(abort.number))
+      continue;
     const auto request = static_cast<std::uint32_t>(abort.number);
     auto& p = progress_for(front_of(request));
     p.ended.push_back(request + 1);
@@ -591,9 +615,11 @@ void run::take_outputs(std::uint32_t side_index, std::uint16_t rank) {
     push(now_ + options_.output_delay, kind::progress, progress_of_front_[i] - 1, i);
   }
   for (const auto& query : out.queries)
-    push(now_, kind::kv_asked, static_cast<std::uint32_t>(query.number));
+    push(now_, kind::kv_asked, static_cast<std::uint32_t>(query.number),
+         static_cast<std::uint32_t>(query.number >> 32));
   for (const auto& answer : out.answers)
-    push(now_, kind::kv_answer, static_cast<std::uint32_t>(answer.query), answer.ready ? 1 : 0);
+    push(now_, kind::kv_answer, static_cast<std::uint32_t>(answer.query),
+         (answer.ready ? 1U : 0U) + 2 * static_cast<std::uint32_t>(answer.query >> 32));
   out.clear();
   sample_load(side_index, rank, prefilled);
 }
@@ -659,6 +685,18 @@ void run::end_request(std::uint32_t request, bool failed) {
   note(failed ? 5 : 4, request, r.generated);
 }
 
+/// The request's prefill rank is gone: its decode leg, which waits for that KV, goes with it.
+void run::give_up_decode_leg(front& f, std::uint32_t request) {
+  auto& st = states_[request];
+  f.pools[0]->end(request + 1, now_);
+  const auto rank = st.rank[0];
+  const auto rid = rid_of(request);
+  ++st.attempt; // what the engine still says of it is not heard
+  sides_[0].ranks[rank]->abort(now_, rid, sides_[0].outputs[rank]);
+  take_outputs(0, rank);
+  schedule(0, rank);
+}
+
 /// Its requests without a token move to another rank, the others are lost.
 void run::lose_rank(std::uint32_t side_index, std::uint16_t rank) {
   auto& s = sides_[side_index];
@@ -669,23 +707,32 @@ void run::lose_rank(std::uint32_t side_index, std::uint16_t rank) {
          f->pools[side_index]->rank_down({static_cast<std::uint16_t>(side_index), rank}, s.epochs[rank])) {
       const auto request = static_cast<std::uint32_t>(handle - 1);
       auto& st = states_[request];
-      if (result_.requests[request].end_s >= 0)
-        continue;
+      if (result_.requests[request].end_s >= 0 || st.ended[side_index])
+        continue; // it was done, which its controller had not yet heard
       st.placed[side_index] = false;
-      if (st.last_token != never || sides_.size() == 2) {
+      if (st.last_token != never) {
         end_request(request, true);
-      } else {
-        moved.push_back(request);
+        continue;
       }
+      if (sides_.size() == 2)
+        give_up_decode_leg(*f, request);
+      else
+        ++st.attempt;
+      moved.push_back(request);
     }
     f->generated[side_index][rank] = 0;
   }
   ++s.epochs[rank];
+  // The process is gone with all that it had begun; an idle one stands there until the rank joins again.
+  result_.steps += s.ranks[rank]->steps();
+  result_.retractions += s.ranks[rank]->retractions();
+  s.ranks[rank] = std::make_unique<engine_rank_model>(engine_of(s), options_.seed * 1000 + 77 + rank);
+  if (s.group)
+    s.group->replace(rank, s.ranks[rank].get());
+  s.sampled_step[rank] = 0;
   std::sort(moved.begin(), moved.end());
-  for (const auto request : moved) {
-    ++states_[request].attempt;
+  for (const auto request : moved)
     place(request, false);
-  }
 }
 
 void run::happen(const rank_happening& h) {
@@ -705,13 +752,7 @@ void run::happen(const rank_happening& h) {
   case rank_happening::kind::joins: {
     if (s.alive[h.rank])
       return;
-    auto engine = options_.engine;
-    engine.role = s.role;
-    engine.numbers_only = true;
-    engine.pd_wait_s = 1e9;
-    s.ranks[h.rank] = std::make_unique<engine_rank_model>(engine, options_.seed * 1000 + 77 + h.rank);
     s.alive[h.rank] = true;
-    s.sampled_step[h.rank] = 0;
     open(side_index, h.rank, true);
     break;
   }
@@ -777,7 +818,8 @@ simulation_result run::go() {
       arrive(e.a);
       break;
     case kind::deliver:
-      deliver(e.a, e.b);
+      if (states_[e.a].attempt == e.b / 2)
+        deliver(e.a, e.b % 2);
       break;
     case kind::engine:
       drive(e.a, e.b);
@@ -796,20 +838,24 @@ simulation_result run::go() {
     }
     case kind::kv_asked: {
       auto& st = states_[e.a];
+      if (st.attempt != e.b)
+        break;
       if (sides_.size() == 1) { // the KV is there at once
-        sides_[0].ranks[st.rank[0]]->kv_arrived(now_, std::to_string(e.a + 1) + "~" + std::to_string(st.attempt));
+        sides_[0].ranks[st.rank[0]]->kv_arrived(now_, rid_of(e.a));
         schedule(0, st.rank[0]);
         break;
       }
-      sides_[1].ranks[st.rank[1]]->query_kv(now_, static_cast<std::int64_t>(e.a) * 16 + st.attempt % 16, e.a);
+      sides_[1].ranks[st.rank[1]]->query_kv(now_, room_of(e.a), number_of(e.a));
       schedule(1, st.rank[1]);
       break;
     }
     case kind::kv_answer: {
       auto& st = states_[e.a];
+      if (st.attempt != e.b / 2)
+        break;
       auto& rank = *sides_[0].ranks[st.rank[0]];
-      const auto rid = std::to_string(e.a + 1) + "~" + std::to_string(st.attempt);
-      if (e.b != 0)
+      const auto rid = rid_of(e.a);
+      if (e.b % 2 != 0)
         rank.kv_arrived(now_, rid);
       else
         rank.kv_failed(now_, rid, "the prefill leg failed", sides_[0].outputs[st.rank[0]]);
@@ -835,6 +881,11 @@ simulation_result run::go() {
         push(now_ + tick, kind::tick);
       break;
     }
+  }
+  for (const auto& f : fronts_) {
+    result_.held_left += f->held.size();
+    for (const auto& pool : f->pools)
+      result_.charges_left += pool->charge_count();
   }
   for (const auto& s : sides_)
     for (const auto& rank : s.ranks) {

@@ -7,6 +7,8 @@
 #include "sim/workload.hpp"
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,6 +52,8 @@ struct simulation_options {
   std::uint16_t prefill_ranks = 0; ///< of a pair; 0 = as many as `ranks`
   engine_rank_options engine;      ///< role and numbers_only are set by the simulation
   core::pool_options pool;         ///< policy, tuning, ledger, health and caps of every controller
+  /// Instead of the policy that `pool` names.
+  std::function<std::unique_ptr<core::policy>(const core::policy_options&)> make_policy;
   load_path_options load_path;
   core::duration placement_delay = std::chrono::milliseconds{1}; ///< from the decision to the engine's queue
   core::duration output_delay = std::chrono::milliseconds{1};    ///< from a step's end to the controller
@@ -114,6 +118,8 @@ struct simulation_result {
   std::uint64_t event_hash = 0; ///< of every decision, first token and end, with their times
   std::uint64_t reports_delivered = 0;
   std::uint64_t held_most = 0;       ///< requests waiting in the controllers at once
+  std::uint64_t charges_left = 0;    ///< in the ledgers, after all; 0 unless the time limit ended the run
+  std::uint64_t held_left = 0;       ///< requests waiting in the controllers, after all
   std::vector<std::uint64_t> placed; ///< per rank of the unified or decode pool
 };
 

@@ -1,0 +1,406 @@
+#include "sim/pool_simulation.hpp"
+
+#include "sim/random.hpp"
+#include "sim/summary.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace rankwise::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Each;
+
+workload_request asks(double arrival_s, std::uint32_t input, std::uint32_t output) {
+  return {arrival_s, input, output, {}};
+}
+
+/// Poisson arrivals of prompts of `input` tokens on average, and as many steps of `output`.
+workload steady(std::size_t requests, double per_s, std::uint32_t input, std::uint32_t output, std::uint64_t seed = 1) {
+  random_source random{seed};
+  workload w;
+  double at = 0;
+  for (std::size_t i = 0; i < requests; ++i) {
+    w.requests.push_back(asks(at, 1 + static_cast<std::uint32_t>(random.below(2 * input)),
+                              1 + static_cast<std::uint32_t>(random.below(2 * output))));
+    at += random.exponential(1 / per_s);
+  }
+  return w;
+}
+
+constexpr pool_shape shapes[] = {pool_shape::unified, pool_shape::decode, pool_shape::pair};
+
+simulation_options options_of(pool_shape shape, bool lockstep = false, std::uint16_t ranks = 4) {
+  simulation_options o;
+  o.shape = shape;
+  o.lockstep = lockstep;
+  o.ranks = ranks;
+  o.engine.prefix_block_tokens = 512; // as workload::block_tokens
+  o.pool.waiting_time_max = std::chrono::hours{1};
+  return o;
+}
+
+/// Each request ended once, all that it asked for was generated, in order of time; nothing is left behind.
+void expect_conserved(const workload& w, const simulation_result& r, const std::string& what) {
+  ASSERT_EQ(r.requests.size(), w.requests.size()) << what;
+  std::uint64_t gaps = 0;
+  for (std::size_t i = 0; i < r.requests.size(); ++i) {
+    const auto& one = r.requests[i];
+    const auto name = what + ", request " + std::to_string(i);
+    ASSERT_NEAR(one.arrival_s, w.requests[i].arrival_s, 1e-6) << name;
+    if (one.refused) {
+      ASSERT_LT(one.end_s, 0) << name;
+      continue;
+    }
+    ASSERT_GE(one.end_s, one.arrival_s) << name;
+    gaps += one.generated > 0 ? one.generated - 1 : 0;
+    if (one.failed)
+      continue;
+    ASSERT_EQ(one.generated, w.requests[i].output_tokens) << name;
+    ASSERT_GE(one.bound_s, one.arrival_s) << name;
+    ASSERT_GT(one.first_token_s, one.bound_s) << name;
+    ASSERT_GE(one.end_s, one.first_token_s) << name;
+    ASSERT_LT(one.cached, one.input_tokens) << name;
+  }
+  ASSERT_EQ(r.gaps.count(), gaps) << what;
+  ASSERT_EQ(r.charges_left, 0u) << what;
+  ASSERT_EQ(r.held_left, 0u) << what;
+}
+
+std::size_t count_failed(const simulation_result& r) {
+  return static_cast<std::size_t>(
+      std::count_if(r.requests.begin(), r.requests.end(), [](const auto& x) { return x.failed; }));
+}
+
+std::size_t count_refused(const simulation_result& r) {
+  return static_cast<std::size_t>(
+      std::count_if(r.requests.begin(), r.requests.end(), [](const auto& x) { return x.refused; }));
+}
+
+/// Share of the requests bound in [from, to) that `rank` got, of the pool that prefills.
+double share_of(const simulation_result& r, const simulation_options& o, std::uint16_t rank, double from, double to) {
+  double all = 0;
+  double mine = 0;
+  for (const auto& x : r.requests)
+    if (x.bound_s >= from && x.bound_s < to) {
+      all += 1;
+      mine += (o.shape == pool_shape::pair ? x.prefill_rank : x.rank) == rank ? 1 : 0;
+    }
+  return all == 0 ? 0 : mine / all;
+}
+
+// -- the same again, and nothing lost
+// ---------------------------------------------------------------------------
+
+/// One of the many set-ups that a seed stands for.
+struct generated_case {
+  workload load;
+  simulation_options options;
+  std::string what;
+};
+
+generated_case generate(std::uint64_t seed, bool with_happenings) {
+  random_source random{seed};
+  generated_case c;
+  auto& o = c.options;
+  o = options_of(shapes[random.below(3)], random.below(2) == 0, static_cast<std::uint16_t>(1 + random.below(5)));
+  const auto names = core::policy_names();
+  o.pool.policy = names[random.below(names.size())];
+  o.pool.tuning.headroom_credit_chunks = random.below(2) == 0 ? 0.2 : 3;
+  o.pool.waiting_time_max = random.below(3) == 0 ? core::duration{milliseconds{700}} : std::chrono::hours{1};
+  o.pool.waiting_requests_max = random.below(3) == 0 ? 3 : 1024;
+  o.engine.chunk_tokens = random.below(2) == 0 ? 512 : 8192;
+  o.engine.kv_capacity_tokens = random.below(2) == 0 ? 12'000 : 1 << 20;
+  o.engine.running_requests_max = random.below(3) == 0 ? 4 : 256;
+  o.engine.step_jitter = random.below(2) == 0 ? 0.2 : 0;
+  o.front_ends = static_cast<std::uint32_t>(1 + random.below(3));
+  o.prefill_ranks = static_cast<std::uint16_t>(random.below(4));
+  o.load_path.every_steps = static_cast<std::uint32_t>(random.below(3));
+  o.load_path.on_prefill = random.below(2) == 0;
+  o.load_path.jitter = random.below(2) == 0 ? 0.9 : 0;
+  o.load_path.loss = random.below(2) == 0 ? 0.2 : 0;
+  o.seed = seed;
+  const auto requests = 20 + random.below(60);
+  c.load = steady(requests, 40, 800, 25, seed);
+  for (std::size_t i = 0; i < c.load.requests.size(); ++i) {
+    auto& r = c.load.requests[i];
+    if (random.below(2) == 0) // shared beginnings
+      for (std::uint64_t b = 0; b * 512 < r.input_tokens; ++b)
+        r.prefix_blocks.push_back(b < 2 ? b : 1000 * (i + 1) + b);
+  }
+  c.what = "seed " + std::to_string(seed) + " " + std::string{to_string(o.shape)} +
+           (o.lockstep ? " lockstep " : " independent ") + o.pool.policy;
+  if (with_happenings) {
+    const auto first = o.shape == pool_shape::pair && o.prefill_ranks > 0 ? o.prefill_ranks : o.ranks;
+    const double span = c.load.span_s();
+    for (auto n = 1 + random.below(4); n > 0; --n) {
+      const auto rank = static_cast<std::uint16_t>(random.below(first));
+      // Often at the very moment of an arrival.
+      const double at =
+          random.below(2) == 0 ? random.uniform(0, span) : c.load.requests[random.below(requests)].arrival_s + 5e-4;
+      using kind = rank_happening::kind;
+      o.happenings.push_back({at, kind{static_cast<std::uint8_t>(random.below(5))}, rank, 3});
+      if (random.below(2) == 0)
+        o.happenings.push_back({at + random.uniform(0, 0.5), kind::joins, rank, 1});
+    }
+  }
+  return c;
+}
+
+TEST(pool_simulation, the_same_seed_gives_the_same_events_over_200_seeds) {
+  std::vector<std::uint64_t> hashes;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    const auto c = generate(seed, seed % 2 == 0);
+    const auto first = simulate(c.load, c.options);
+    const auto second = simulate(c.load, c.options);
+    ASSERT_EQ(first.event_hash, second.event_hash) << c.what;
+    ASSERT_EQ(first.makespan_s, second.makespan_s) << c.what;
+    ASSERT_EQ(first.steps, second.steps) << c.what;
+    hashes.push_back(first.event_hash);
+  }
+  std::sort(hashes.begin(), hashes.end());
+  EXPECT_EQ(std::adjacent_find(hashes.begin(), hashes.end()), hashes.end()) << "and another one gives others";
+}
+
+TEST(pool_simulation, every_request_ends_once_and_no_charge_is_left) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    const auto c = generate(seed, false);
+    const auto r = simulate(c.load, c.options);
+    ASSERT_NO_FATAL_FAILURE(expect_conserved(c.load, r, c.what));
+    ASSERT_EQ(count_failed(r), 0u) << c.what;
+    ASSERT_EQ(count_refused(r), 0u) << c.what;
+  }
+}
+
+TEST(pool_simulation, every_request_ends_once_whatever_happens_to_ranks) {
+  std::size_t failed = 0;
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    const auto c = generate(seed, true);
+    const auto r = simulate(c.load, c.options);
+    ASSERT_NO_FATAL_FAILURE(expect_conserved(c.load, r, c.what));
+    for (const auto& one : r.requests)
+      if (one.failed) {
+        ASSERT_GE(one.first_token_s, 0) << c.what << ": it had no token, and could move";
+        ++failed;
+      }
+  }
+  EXPECT_GT(failed, 100u);
+}
+
+TEST(pool_simulation, a_prompt_that_no_rank_can_hold_fails_alone) {
+  for (const auto shape : shapes) {
+    auto o = options_of(shape);
+    o.engine.kv_capacity_tokens = 10'000;
+    workload w;
+    w.requests = {asks(0, 100, 5), asks(0.1, 20'000, 5), asks(0.2, 100, 5)};
+    const auto r = simulate(w, o);
+    expect_conserved(w, r, std::string{to_string(shape)});
+    EXPECT_EQ(count_failed(r), 1u) << to_string(shape);
+    EXPECT_TRUE(r.requests[1].failed) << to_string(shape);
+  }
+}
+
+TEST(pool_simulation, no_requests_and_no_ranks_are_no_riddle) {
+  EXPECT_EQ(simulate(workload{}, options_of(pool_shape::unified)).steps, 0u);
+  auto o = options_of(pool_shape::unified);
+  o.ranks = 0;
+  EXPECT_THROW(static_cast<void>(simulate(workload{}, o)), std::invalid_argument);
+}
+
+// -- what happens to ranks
+// --------------------------------------------------------------------------------------
+
+TEST(happenings, when_a_rank_dies_requests_without_a_token_move_and_complete_and_those_with_one_fail) {
+  using kind = rank_happening::kind;
+  for (const bool lockstep : {false, true})
+    for (const auto shape : shapes) {
+      const auto what = std::string{to_string(shape)} + (lockstep ? " lockstep" : "");
+      auto o = options_of(shape, lockstep);
+      const auto w = steady(400, 20, 2000, 50);
+      o.happenings = {{10, kind::dies, 1, 1}};
+      const auto r = simulate(w, o);
+      expect_conserved(w, r, what);
+      EXPECT_EQ(count_refused(r), 0u) << what;
+      const auto rank_of = [&](const request_result& x) { return shape == pool_shape::pair ? x.prefill_rank : x.rank; };
+      std::size_t moved = 0;
+      for (const auto& x : r.requests) {
+        if (x.failed) {
+          EXPECT_EQ(rank_of(x), 1) << what;
+          EXPECT_GE(x.first_token_s, 0) << what;
+          EXPECT_NEAR(x.end_s, 10, 1e-6) << what;
+        }
+        EXPECT_FALSE(rank_of(x) == 1 && x.end_s > 10.01 && x.first_token_s > 10.01) << what;
+        moved += x.bound_s <= 10 && x.first_token_s > 10 ? 1 : 0;
+      }
+      // The token of a pair comes from its decode rank, which lives.
+      EXPECT_EQ(count_failed(r) > 0, shape != pool_shape::pair) << what;
+      EXPECT_GT(moved, 0u) << what;
+      EXPECT_EQ(share_of(r, o, 1, 10.001, 1e9), 0) << what;
+    }
+}
+
+TEST(happenings, requests_on_their_way_to_a_rank_that_dies_arrive_once_elsewhere) {
+  for (const auto shape : shapes) {
+    auto o = options_of(shape);
+    workload w;
+    for (int i = 0; i < 40; ++i)
+      w.requests.push_back(asks(1, 500, 5));
+    o.happenings = {{1.0005, rank_happening::kind::dies, 2, 1}}; // a placement takes 1 ms
+    const auto r = simulate(w, o);
+    expect_conserved(w, r, std::string{to_string(shape)});
+    EXPECT_EQ(count_failed(r), 0u) << to_string(shape);
+  }
+}
+
+TEST(happenings, the_share_of_a_rank_that_becomes_twice_as_slow_falls_within_2_s) {
+  auto o = options_of(pool_shape::unified);
+  const auto w = steady(1200, 15, 2000, 80);
+  o.happenings = {{30, rank_happening::kind::slows, 2, 2}};
+  const auto r = simulate(w, o);
+  expect_conserved(w, r, "slow");
+  EXPECT_NEAR(share_of(r, o, 2, 5, 30), 0.25, 0.05);
+  EXPECT_LT(share_of(r, o, 2, 32, 60), 0.2);
+}
+
+TEST(happenings, a_rank_that_joins_gets_work_and_one_that_drains_gets_none) {
+  using kind = rank_happening::kind;
+  for (const bool lockstep : {false, true})
+    for (const auto shape : shapes) {
+      const auto what = std::string{to_string(shape)} + (lockstep ? " lockstep" : "");
+      auto o = options_of(shape, lockstep);
+      const auto w = steady(500, 20, 1000, 30);
+      o.happenings = {{0, kind::dies, 1, 1}, {8, kind::joins, 1, 1}, {12, kind::drains, 3, 1}};
+      const auto r = simulate(w, o);
+      expect_conserved(w, r, what);
+      EXPECT_EQ(share_of(r, o, 1, 0.1, 8), 0) << what;
+      EXPECT_GT(share_of(r, o, 1, 10, 25), 0.2) << what; // after its slow start
+      EXPECT_GT(share_of(r, o, 3, 0.1, 12), 0.2) << what;
+      EXPECT_EQ(share_of(r, o, 3, 12.001, 1e9), 0) << what;
+      EXPECT_EQ(count_failed(r), 0u) << what << ": what is on a draining rank ends there";
+    }
+}
+
+TEST(happenings, when_the_last_rank_dies_requests_are_refused_and_do_not_hang) {
+  for (const auto shape : shapes) {
+    auto o = options_of(shape, false, 1);
+    o.pool.waiting_time_max = std::chrono::seconds{2};
+    const auto w = steady(60, 20, 1000, 10);
+    o.happenings = {{1, rank_happening::kind::dies, 0, 1}};
+    const auto r = simulate(w, o);
+    expect_conserved(w, r, std::string{to_string(shape)});
+    EXPECT_GT(count_refused(r), 20u) << to_string(shape);
+  }
+}
+
+// -- load path
+// --------------------------------------------------------------------------------------------------
+
+TEST(load_path, a_silent_rank_keeps_a_fair_share_by_its_ledger) {
+  for (const auto shape : shapes) {
+    auto o = options_of(shape);
+    o.load_path.silent_rank = 2;
+    const auto w = steady(800, 20, 1500, 60);
+    const auto r = simulate(w, o);
+    expect_conserved(w, r, std::string{to_string(shape)});
+    EXPECT_NEAR(share_of(r, o, 2, 0, 1e9), 0.25, 0.05) << to_string(shape);
+  }
+}
+
+TEST(load_path, a_fifth_of_the_reports_lost_loses_no_request_and_hardly_any_time) {
+  auto o = options_of(pool_shape::unified);
+  const auto w = steady(800, 20, 1500, 60);
+  const auto all = simulate(w, o);
+  o.load_path.loss = 0.2;
+  const auto r = simulate(w, o);
+  expect_conserved(w, r, "loss");
+  EXPECT_NEAR(static_cast<double>(r.reports_delivered) / static_cast<double>(all.reports_delivered), 0.8, 0.05);
+  EXPECT_LT(summarise(r, o).ttft_mean_s, 1.05 * summarise(all, o).ttft_mean_s);
+}
+
+TEST(load_path, several_front_ends_complete_everything) {
+  for (const auto shape : shapes)
+    for (const std::uint32_t fronts : {2U, 4U, 7U}) {
+      auto o = options_of(shape);
+      o.front_ends = fronts;
+      const auto w = steady(400, 20, 1500, 40);
+      const auto r = simulate(w, o);
+      expect_conserved(w, r, std::string{to_string(shape)});
+      EXPECT_EQ(count_failed(r) + count_refused(r), 0u);
+      for (std::uint16_t rank = 0; rank < 4; ++rank)
+        EXPECT_NEAR(share_of(r, o, rank, 0, 1e9), 0.25, 0.08) << to_string(shape) << " " << fronts;
+    }
+}
+
+// -- figures
+// ----------------------------------------------------------------------------------------------------
+
+TEST(gap_histogram, its_quantiles_are_those_of_the_sorted_gaps_within_a_64th) {
+  random_source random{3};
+  gap_histogram h;
+  EXPECT_TRUE(std::isnan(h.quantile_s(0.5)));
+  EXPECT_TRUE(std::isnan(h.mean_s()));
+  std::vector<double> gaps;
+  for (int i = 0; i < 5000; ++i) {
+    const core::duration gap{static_cast<std::int64_t>(random.lognormal(4e7, 2))};
+    h.add(gap);
+    gaps.push_back(core::to_seconds(gap));
+  }
+  EXPECT_EQ(h.count(), 5000u);
+  EXPECT_NEAR(h.mean_s(), std::accumulate(gaps.begin(), gaps.end(), 0.0) / 5000, 1e-9);
+  std::sort(gaps.begin(), gaps.end());
+  for (const double q : {0.0, 0.01, 0.25, 0.5, 0.9, 0.99, 0.999, 1.0}) {
+    const double exact = gaps[static_cast<std::size_t>(q * 4999)];
+    EXPECT_GE(h.quantile_s(q), exact) << q;
+    EXPECT_LE(h.quantile_s(q), exact * (1 + 1.0 / 64) + 2e-9) << q;
+  }
+  double last = 0;
+  std::uint64_t sum = 0;
+  for (const auto& [end, count] : h.buckets()) {
+    EXPECT_GT(end, last);
+    last = end;
+    sum += count;
+  }
+  EXPECT_EQ(sum, 5000u);
+}
+
+TEST(gap_histogram, gaps_of_any_length_and_many_at_once) {
+  gap_histogram h;
+  h.add(core::duration{-5}, 3); // as nothing
+  h.add(core::duration{63});
+  h.add(core::duration{64}, 2);
+  h.add(std::chrono::hours{24 * 365});
+  EXPECT_EQ(h.count(), 7u);
+  EXPECT_NEAR(h.quantile_s(0), 1e-9, 1e-12);
+  EXPECT_NEAR(h.quantile_s(0.5), 64e-9, 1e-12);
+  EXPECT_NEAR(h.quantile_s(1), 365.0 * 86'400, 365.0 * 86'400 / 64);
+}
+
+TEST(quantile, is_the_value_at_that_place_of_the_sorted_ones) {
+  EXPECT_TRUE(std::isnan(quantile({}, 0.5)));
+  EXPECT_EQ(quantile({3}, 0.99), 3);
+  EXPECT_EQ(quantile({5, 1, 4, 2, 3}, 0), 1);
+  EXPECT_EQ(quantile({5, 1, 4, 2, 3}, 0.5), 3);
+  EXPECT_EQ(quantile({5, 1, 4, 2, 3}, 0.99), 4);
+  EXPECT_EQ(quantile({5, 1, 4, 2, 3}, 1), 5);
+}
+
+TEST(idle_ttft, is_what_one_request_alone_takes_in_each_shape) {
+  for (const bool lockstep : {false, true})
+    for (const auto shape : shapes)
+      for (const std::uint32_t tokens : {1U, 100U, 8192U, 8193U, 30'000U}) {
+        const auto o = options_of(shape, lockstep);
+        workload w;
+        w.requests = {asks(1, tokens, 3)};
+        const auto r = simulate(w, o);
+        EXPECT_NEAR(r.requests[0].first_token_s - 1, idle_ttft_s(o, tokens), 1e-4)
+            << to_string(shape) << " " << tokens << (lockstep ? " lockstep" : "");
+      }
+}
+
+} // namespace
+} // namespace rankwise::sim
