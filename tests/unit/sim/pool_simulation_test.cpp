@@ -336,6 +336,77 @@ TEST(load_path, several_front_ends_complete_everything) {
     }
 }
 
+// -- planted bug
+// ------------------------------------------------------------------------------------------------
+
+/// A ledger that forgets what is in flight: the rule sees ranks that are always idle.
+class forgetful final : public core::policy {
+ public:
+  explicit forgetful(std::unique_ptr<core::policy> rule) : rule_(std::move(rule)) {}
+  [[nodiscard]] std::string_view name() const noexcept override { return rule_->name(); }
+  [[nodiscard]] std::optional<core::choice> choose(std::span<const core::rank_view> ranks,
+                                                   const core::placement_request& request) override {
+    views_.assign(ranks.begin(), ranks.end());
+    for (auto& v : views_) {
+      v.requests = v.prefilling = 0;
+      v.tokens = v.work_tokens = v.prefill_tokens = v.placed_tokens = v.generated_tokens = 0;
+    }
+    return rule_->choose(views_, request);
+  }
+  [[nodiscard]] std::optional<double> waiting_order(const core::placement_request& request) const override {
+    return rule_->waiting_order(request);
+  }
+  void on_placed(std::uint16_t rank, const core::placement_request& request) override {
+    rule_->on_placed(rank, request);
+  }
+  void on_first_token(const core::leg_progress& leg) override { rule_->on_first_token(leg); }
+  void on_ended(const core::leg_progress& leg) override { rule_->on_ended(leg); }
+  void on_step(const core::step_observation& step) override { rule_->on_step(step); }
+  void on_rank_opened(std::uint16_t rank) override { rule_->on_rank_opened(rank); }
+  void on_report(const core::load_report& report) override { rule_->on_report(report); }
+
+ private:
+  std::unique_ptr<core::policy> rule_;
+  std::vector<core::rank_view> views_;
+};
+
+run_summary run_busy(bool forgets, std::uint64_t seed) {
+  auto o = options_of(pool_shape::unified, false, 8);
+  if (forgets)
+    o.make_policy = [](const core::policy_options& tuning) {
+      return std::make_unique<forgetful>(core::make_policy("headroom", tuning));
+    };
+  mixed_workload_options mix;
+  mix.requests = 3000;
+  mix.requests_per_s = 18;
+  mix.seed = seed;
+  const auto w = mixed_workload(mix);
+  const auto r = simulate(w, o);
+  expect_conserved(w, r, forgets ? "forgetful" : "headroom");
+  return summarise(r, o);
+}
+
+// TTFT over that on an idle pool, on eight busy ranks with mixed lengths.
+constexpr double slowdown_mean_most = 2.5;
+constexpr double slowdown_p99_most = 20;
+
+TEST(planted_bug, the_default_policy_keeps_to_its_bounds_on_a_busy_pool) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    const auto s = run_busy(false, seed);
+    EXPECT_LE(s.slowdown_mean, slowdown_mean_most) << seed;
+    EXPECT_LE(s.slowdown_p99, slowdown_p99_most) << seed;
+  }
+}
+
+TEST(planted_bug, a_ledger_that_forgets_charges_in_flight_misses_these_bounds_by_far) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    const auto s = run_busy(true, seed);
+    EXPECT_GT(s.slowdown_mean, 1.5 * slowdown_mean_most) << seed;
+    EXPECT_GT(s.slowdown_p99, 2 * slowdown_p99_most) << seed;
+    EXPECT_GT(s.ttft_p99_s, 1.3 * run_busy(false, seed).ttft_p99_s) << seed;
+  }
+}
+
 // -- figures
 // ----------------------------------------------------------------------------------------------------
 
