@@ -407,6 +407,92 @@ TEST(planted_bug, a_ledger_that_forgets_charges_in_flight_misses_these_bounds_by
   }
 }
 
+// -- failure-cases.md in the simulator
+// --------------------------------------------------------------------------
+
+// 1. vllm PR22910; 4. sglang PR22614
+TEST(failure_cases, when_reports_never_arrive_work_is_spread_and_the_uncharged_rule_sends_all_to_rank_0) {
+  auto o = options_of(pool_shape::unified);
+  o.load_path.every_steps = 0;
+  workload w;
+  for (int i = 0; i < 100; ++i)
+    w.requests.push_back(asks(0, 1000, 20));
+  EXPECT_THAT(simulate(w, o).placed, Each(25u));
+  o.pool.policy = "total_tokens_uncharged";
+  EXPECT_THAT(simulate(w, o).placed, testing::ElementsAre(100u, 0u, 0u, 0u));
+}
+
+// 2. vllm PR47420; 4. sglang PR22614
+TEST(failure_cases, bursts_between_two_reports_are_spread_by_their_tokens) {
+  auto o = options_of(pool_shape::unified);
+  o.load_path.period = std::chrono::seconds{1};
+  workload w;
+  for (int burst = 0; burst < 20; ++burst)
+    for (int i = 0; i < 16; ++i)
+      w.requests.push_back(asks(1.3 * burst, i % 4 == 0 ? 8000 : 500, 30));
+  const auto r = simulate(w, o);
+  expect_conserved(w, r, "bursts");
+  EXPECT_LE(r.busiest_to_mean_work, 1.1);
+  o.pool.policy = "total_tokens_uncharged";
+  EXPECT_GT(summarise(simulate(w, o), o).ttft_mean_s, 2 * summarise(r, o).ttft_mean_s) << "the case itself";
+}
+
+// 3. vllm PR41626
+TEST(failure_cases, reports_a_second_old_do_not_wipe_charges) {
+  auto o = options_of(pool_shape::unified);
+  const auto w = steady(800, 20, 1500, 40);
+  const auto fresh = simulate(w, o);
+  o.load_path.delay = std::chrono::seconds{1};
+  o.load_path.jitter = 0.9; // and they overtake each other
+  const auto stale = simulate(w, o);
+  expect_conserved(w, stale, "stale");
+  EXPECT_LT(summarise(stale, o).ttft_mean_s, 1.1 * summarise(fresh, o).ttft_mean_s);
+  EXPECT_LT(stale.busiest_to_mean_work, fresh.busiest_to_mean_work + 0.05);
+}
+
+// 10. sglang#16080
+TEST(failure_cases, long_prompts_in_step_with_the_ranks_do_not_pile_up_on_one) {
+  auto o = options_of(pool_shape::unified);
+  workload w;
+  for (int i = 0; i < 40; ++i)
+    w.requests.push_back(asks(i * 0.3, i % 4 == 0 ? 32'000 : 1000, 20));
+  EXPECT_LE(simulate(w, o).busiest_to_mean_work, 1.2);
+  o.pool.policy = "round_robin";
+  EXPECT_GT(simulate(w, o).busiest_to_mean_work, 2) << "the case itself";
+}
+
+// 18., 19., 38.
+TEST(failure_cases, a_dead_rank_gets_nothing_and_serves_again_when_it_returns) {
+  using kind = rank_happening::kind;
+  for (const std::string policy : {"headroom", "smg_servicer", "total_tokens", "vllm", "dynamo"}) {
+    auto o = options_of(pool_shape::unified);
+    o.pool.policy = policy;
+    o.happenings = {{5, kind::dies, 2, 1}, {15, kind::joins, 2, 1}, {20, kind::dies, 2, 1}, {25, kind::joins, 2, 1}};
+    const auto w = steady(700, 20, 1000, 30);
+    const auto r = simulate(w, o);
+    expect_conserved(w, r, policy);
+    EXPECT_EQ(count_refused(r), 0u) << policy;
+    EXPECT_EQ(share_of(r, o, 2, 5.001, 15), 0) << policy;
+    EXPECT_GT(share_of(r, o, 2, 15, 20), 0.05) << policy;
+    EXPECT_EQ(share_of(r, o, 2, 20.001, 25), 0) << policy;
+    EXPECT_GT(share_of(r, o, 2, 27, 40), 0.1) << policy;
+  }
+}
+
+// 35. smg PR2035
+TEST(failure_cases, forty_pairs_are_ten_on_each_rank_of_both_pools) {
+  auto o = options_of(pool_shape::pair);
+  workload w;
+  for (int i = 0; i < 40; ++i)
+    w.requests.push_back(asks(0, 1000, 20));
+  const auto r = simulate(w, o);
+  std::vector<int> prefill(4);
+  for (const auto& x : r.requests)
+    ++prefill[x.prefill_rank];
+  EXPECT_THAT(prefill, Each(10));
+  EXPECT_THAT(r.placed, Each(10u));
+}
+
 // -- figures
 // ----------------------------------------------------------------------------------------------------
 
