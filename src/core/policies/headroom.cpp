@@ -161,7 +161,8 @@ headroom::estimate headroom::look(const rank_view& rank, const placement_request
   } else {
     e.first_token_s = 1.5 * step;
   }
-  const double taken = kv_on(rank);
+  // What must fit is judged by the ledger's estimate, which counts rather too much than too little.
+  const auto taken = static_cast<double>(rank.tokens);
   const double room = capacity - taken;
   const double needed = prompt + options_.headroom_output_share * output * (rank.requests + 1.0);
   e.fits = needed <= room && rank.requests < running;

@@ -309,7 +309,7 @@ class generated_states {
       r.kv_capacity = capacity;
       r.requests = static_cast<std::uint32_t>(below(100));
       r.tokens = r.requests == 0 ? 0 : r.requests + below(capacity) * fullest / 100;
-      r.placed_tokens = r.tokens / 2;
+      r.placed_tokens = r.tokens; // exact, as the ledger has it
       r.prefill_since = at(-static_cast<int>(below(3000)));
       r.share = below(4) == 0 ? 0.01 + static_cast<double>(below(99)) / 100 : 1;
       if (prompts)
@@ -373,8 +373,10 @@ TEST(headroom_generated, more_load_of_any_kind_on_a_rank_never_makes_it_preferre
       const auto count = 1 + states.below(20);
       more[which].requests += static_cast<std::uint32_t>(count);
       more[which].tokens += count * (1 + states.below(1000));
+      more[which].placed_tokens = more[which].tokens;
     } else if (kind == 1) {
       more[which].tokens += 1 + states.below(50'000);
+      more[which].placed_tokens = more[which].tokens;
     } else {
       add_prompt(more[which], 1 + states.below(30'000));
     }

@@ -348,7 +348,7 @@ class forgetful final : public core::policy {
                                                    const core::placement_request& request) override {
     views_.assign(ranks.begin(), ranks.end());
     for (auto& v : views_) {
-      v.requests = v.prefilling = 0;
+      v.requests = v.prefilling = v.reported_running = v.reported_waiting = 0;
       v.tokens = v.work_tokens = v.prefill_tokens = v.placed_tokens = v.generated_tokens = 0;
     }
     return rule_->choose(views_, request);
