@@ -63,7 +63,8 @@ TEST(vllm_counts, four_times_waiting_plus_running_with_placements_counted_as_wai
   EXPECT_EQ(place(p, ranks, prompt(1)), 1); // now 12
   EXPECT_EQ(place(p, ranks, prompt(1)), 0); // now 13
   EXPECT_EQ(place(p, ranks, prompt(1)), 1) << "12 and 12: the first";
-  p.on_report(reported(1, 1, 0, 0)); // a report wipes what was placed
+  p.on_report(reported(1, 1, 0, 0));
+  EXPECT_EQ(p.score_of(ranks[1], prompt(1)), 1) << "a report wipes what was placed";
   EXPECT_EQ(place(p, ranks, prompt(1)), 1);
 }
 

@@ -42,6 +42,7 @@ simulation_options options_of(pool_shape shape, bool lockstep = false, std::uint
   o.ranks = ranks;
   o.engine.prefix_block_tokens = 512; // as workload::block_tokens
   o.pool.waiting_time_max = std::chrono::hours{1};
+  o.time_limit_s = 36'000; // what would go on for ever fails instead
   return o;
 }
 
@@ -168,13 +169,22 @@ TEST(pool_simulation, the_same_seed_gives_the_same_events_over_200_seeds) {
 }
 
 TEST(pool_simulation, every_request_ends_once_and_no_charge_is_left) {
+  std::uint64_t held = 0;
+  std::uint64_t retracted = 0;
+  double cached = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     const auto c = generate(seed, false);
     const auto r = simulate(c.load, c.options);
     ASSERT_NO_FATAL_FAILURE(expect_conserved(c.load, r, c.what));
     ASSERT_EQ(count_failed(r), 0u) << c.what;
     ASSERT_EQ(count_refused(r), 0u) << c.what;
+    held += r.held_most;
+    retracted += r.retractions;
+    cached += r.prefix_hit_share;
   }
+  EXPECT_GT(held, 0u) << "these are part of it";
+  EXPECT_GT(retracted, 0u);
+  EXPECT_GT(cached, 0);
 }
 
 TEST(pool_simulation, every_request_ends_once_whatever_happens_to_ranks) {
@@ -283,6 +293,19 @@ TEST(happenings, a_rank_that_joins_gets_work_and_one_that_drains_gets_none) {
       EXPECT_EQ(share_of(r, o, 3, 12.001, 1e9), 0) << what;
       EXPECT_EQ(count_failed(r), 0u) << what << ": what is on a draining rank ends there";
     }
+}
+
+TEST(happenings, a_rank_that_returns_is_another_one_and_starts_slowly) {
+  using kind = rank_happening::kind;
+  auto o = options_of(pool_shape::unified);
+  o.load_path.delay = std::chrono::seconds{1}; // the old one's reports come after its return
+  o.happenings = {{5, kind::dies, 1, 1}, {5.2, kind::joins, 1, 1}};
+  const auto w = steady(1200, 100, 300, 10);
+  const auto r = simulate(w, o);
+  expect_conserved(w, r, "returns");
+  EXPECT_NEAR(share_of(r, o, 1, 1, 5), 0.25, 0.05);
+  EXPECT_LT(share_of(r, o, 1, 5.2, 5.7), 0.15);
+  EXPECT_NEAR(share_of(r, o, 1, 8, 12), 0.25, 0.05);
 }
 
 TEST(happenings, when_the_last_rank_dies_requests_are_refused_and_do_not_hang) {
