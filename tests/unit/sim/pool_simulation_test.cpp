@@ -26,8 +26,8 @@ workload steady(std::size_t requests, double per_s, std::uint32_t input, std::ui
   workload w;
   double at = 0;
   for (std::size_t i = 0; i < requests; ++i) {
-    w.requests.push_back(asks(at, 1 + static_cast<std::uint32_t>(random.below(2 * input)),
-                              1 + static_cast<std::uint32_t>(random.below(2 * output))));
+    const auto prompt = 1 + static_cast<std::uint32_t>(random.below(2 * input));
+    w.requests.push_back(asks(at, prompt, 1 + static_cast<std::uint32_t>(random.below(2 * output))));
     at += random.exponential(1 / per_s);
   }
   return w;
@@ -109,14 +109,17 @@ generated_case generate(std::uint64_t seed, bool with_happenings) {
   random_source random{seed};
   generated_case c;
   auto& o = c.options;
-  o = options_of(shapes[random.below(3)], random.below(2) == 0, static_cast<std::uint16_t>(1 + random.below(5)));
+  const auto shape = shapes[random.below(3)]; // one by one: arguments are drawn in no order
+  const bool lockstep = random.below(2) == 0;
+  o = options_of(shape, lockstep, static_cast<std::uint16_t>(1 + random.below(5)));
   const auto names = core::policy_names();
   o.pool.policy = names[random.below(names.size())];
   o.pool.tuning.headroom_credit_chunks = random.below(2) == 0 ? 0.2 : 3;
   o.pool.waiting_time_max = random.below(3) == 0 ? core::duration{milliseconds{700}} : std::chrono::hours{1};
   o.pool.waiting_requests_max = random.below(3) == 0 ? 3 : 1024;
   o.engine.chunk_tokens = random.below(2) == 0 ? 512 : 8192;
-  o.engine.kv_capacity_tokens = random.below(2) == 0 ? 12'000 : 1 << 20;
+  o.engine.kv_capacity_tokens = random.below(2) == 0 ? 4000 : 1 << 20;
+  o.engine.new_token_ratio = random.below(2) == 0 ? 0 : 0.3;
   o.engine.running_requests_max = random.below(3) == 0 ? 4 : 256;
   o.engine.step_jitter = random.below(2) == 0 ? 0.2 : 0;
   o.front_ends = static_cast<std::uint32_t>(1 + random.below(3));
@@ -183,7 +186,7 @@ TEST(pool_simulation, every_request_ends_once_and_no_charge_is_left) {
     cached += r.prefix_hit_share;
   }
   EXPECT_GT(held, 0u) << "these are part of it";
-  EXPECT_GT(retracted, 0u);
+  EXPECT_GT(retracted, 20u);
   EXPECT_GT(cached, 0);
 }
 
