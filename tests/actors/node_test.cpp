@@ -367,14 +367,18 @@ TEST_F(node, why_shows_what_others_answer_beside_a_controller_that_is_not_in_tim
   submit(1, "a");
   auto rows = children();
   std::erase_if(rows.children, [](const child_row& c) { return c.status.role != "dp_controller"; });
-  const auto mute = system.spawn([](caf::event_based_actor* self) -> caf::behavior {
-    self->set_default_handler(caf::skip);
-    return {[](wake_atom) {}};
-  });
+  // CAF 0.17 refers to the tuple of arguments even when there is none, which UndefinedBehaviorSanitizer reports.
+  const auto mute = system.spawn(
+      [](caf::event_based_actor* actor, int) -> caf::behavior {
+        actor->set_default_handler(caf::skip);
+        return {[](wake_atom) {}};
+      },
+      0);
   rows.children.push_back(rows.children.at(0));
   rows.children[1].status.name = "decode";
   rows.children[1].handle = caf::actor_cast<caf::strong_actor_ptr>(mute);
-  const auto root = system.spawn([rows]() -> caf::behavior { return {[=](list_atom) { return rows; }}; });
+  const auto root = system.spawn(
+      [rows](caf::event_based_actor*, int) -> caf::behavior { return {[=](list_atom) { return rows; }}; }, 0);
   introspector_config c;
   c.directory = std::make_shared<actor_directory>();
   c.directory->set(caf::actor_cast<supervisor_actor>(root));
