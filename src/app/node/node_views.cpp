@@ -280,8 +280,9 @@ std::string metrics_text(const metrics_input& in) {
     const families::labels pool{{"pool", view.name}};
     f.gauge("rankwise_pool_ranks_up", "Ranks that take work", view.ranks_up, pool);
     f.gauge("rankwise_pool_ranks_awaited", "Ranks without which the node is not ready", view.ranks_awaited, pool);
-    f.gauge("rankwise_pool_requests_waiting", "Requests that wait for room under the pool's caps", number(view.waiting),
-            pool);
+    f.gauge("rankwise_pool_requests_waiting",
+            "Requests that wait in the controller, for room under the pool's caps or for a rank that has little to do",
+            number(view.waiting), pool);
     f.gauge("rankwise_pool_charges", "Legs charged to a rank", number(view.charges), pool);
     for (std::size_t i = 0; i < view.counts.placed_by.size(); ++i)
       f.counter("rankwise_placements_total", "Legs given a rank, by what chose it", number(view.counts.placed_by[i]),
