@@ -26,7 +26,8 @@ struct pool_options {
   std::uint16_t ranks_awaited = 1;
   std::uint32_t requests_in_flight_max = 8192;
   std::uint64_t tokens_in_flight_max = 1ull << 32; ///< prompts plus the most that may be generated
-  std::uint32_t waiting_requests_max = 1024;       ///< that may wait, for room under the two caps above or for a rank; 0 = none
+  std::uint32_t waiting_requests_max =
+      1024; ///< that may wait, for room under the two caps above or for a rank; 0 = none
   duration waiting_time_max = std::chrono::seconds{10};
   waiting_order_options waiting_order;     ///< of requests that the policy lets wait for a rank
   std::uint32_t prefix_block_tokens = 256; ///< of a block by which equal beginnings are told; 0 = they are not
