@@ -468,7 +468,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
       [=](const policy_change& m) -> policy_change_result {
         timer t{self, self->state.stats};
         auto before = self->state.pool->options().policy;
-        const bool done = self->state.pool->set_policy(m.policy);
+        const bool done = self->state.pool->set_policy(m.policy, self->clock().now());
         return {done, std::move(before)};
       },
       [=](tick_atom) {

@@ -15,6 +15,17 @@ std::string quoted_rank(const pool_options& pool, std::int64_t rank) {
   return "rank " + std::to_string(rank) + " of pool " + pool.name;
 }
 
+leg_progress progress_of(request_handle handle, const ledger::charge& c, timestamp now) {
+  leg_progress leg;
+  leg.rank = c.rank;
+  leg.handle = handle;
+  leg.prompt_tokens = c.prompt_tokens;
+  leg.work_tokens = c.work_tokens;
+  leg.prefilled = c.prefilled;
+  leg.at = now;
+  return leg;
+}
+
 } // namespace
 
 std::string_view to_string(placement_rule r) noexcept {
@@ -149,7 +160,19 @@ bool pool_controller::has_room(const place_order& order) const {
          ledger_.limit_tokens() + limit <= options_.tokens_in_flight_max;
 }
 
-bool pool_controller::set_policy(const std::string& name) {
+/// Of a leg that it did not place itself.
+void pool_controller::tell_policy(request_handle handle, timestamp now) {
+  const auto& c = *ledger_.find(handle);
+  placement_request r;
+  r.handle = handle;
+  r.now = now;
+  r.prompt_tokens = c.prompt_tokens;
+  policy_->on_placed(c.rank, r);
+  if (c.prefilled)
+    policy_->on_first_token(progress_of(handle, c, now));
+}
+
+bool pool_controller::set_policy(const std::string& name, timestamp now) {
   auto fresh = make_policy(name, options_.tuning);
   if (fresh == nullptr)
     return false;
@@ -157,11 +180,8 @@ bool pool_controller::set_policy(const std::string& name) {
   options_.policy = name;
   policy_rule_ = "policy " + name;
   for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
-    for (const auto handle : ledger_.handles_on(i)) {
-      placement_request r;
-      r.prompt_tokens = ledger_.find(handle)->prompt_tokens;
-      policy_->on_placed(i, r);
-    }
+    for (const auto handle : ledger_.handles_on(i))
+      tell_policy(handle, now);
     if (const auto& report = ledger_.newest_report(i))
       policy_->on_report(*report);
   }
@@ -419,9 +439,6 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
   step.rank = p.rank.rank;
   step.at = now;
   step.requests = p.requests;
-  const auto progress_of = [now](request_handle handle, const ledger::charge& c) {
-    return leg_progress{c.rank, handle, c.prompt_tokens, c.work_tokens, 0, c.prefilled, now, std::nullopt, false};
-  };
   for (std::size_t i = 0; i < p.first_tokens.size(); ++i) {
     const auto handle = p.first_tokens[i];
     const auto* c = ledger_.find(handle);
@@ -429,7 +446,7 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
       continue;
     step.first_tokens += 1;
     step.prefilled_tokens += c->work_tokens;
-    auto leg = progress_of(handle, *c);
+    auto leg = progress_of(handle, *c, now);
     if (i < p.first_cached.size())
       leg.cached_tokens = p.first_cached[i];
     ledger_.first_token(handle, now);
@@ -459,6 +476,7 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
   if (before || !health.unhealthy(now))
     return false;
   ranks_[p.rank.rank].ejected_in = p.epoch;
+  ejected_until_ = std::max(ejected_until_, health.ejected_until());
   return true;
 }
 
@@ -480,9 +498,12 @@ bool pool_controller::release(request_handle handle, timestamp now) {
 
 std::optional<ledger::charge> pool_controller::end(request_handle handle, timestamp now, std::uint32_t generated) {
   auto ended = ledger_.end(handle, now);
-  if (ended)
-    policy_->on_ended({ended->rank, handle, ended->prompt_tokens, ended->work_tokens, generated, ended->prefilled, now,
-                       std::nullopt, options_.role == pool_role::prefill && !ended->released});
+  if (ended) {
+    auto leg = progress_of(handle, *ended, now);
+    leg.generated_tokens = generated;
+    leg.of_prefill_rank = options_.role == pool_role::prefill && !ended->released;
+    policy_->on_ended(leg);
+  }
   ++(ended ? counts_.charges_ended : counts_.ends_of_unknown_charges);
   return ended;
 }
@@ -502,6 +523,7 @@ std::vector<request_handle> pool_controller::restore(const std::vector<leg_recor
     c.rank = leg.rank.rank;
     c.epoch = leg.epoch;
     c.prompt_tokens = leg.request->input_ids.size();
+    c.work_tokens = c.prompt_tokens; // what its cache had is not known any more
     c.limit_tokens = c.prompt_tokens + static_cast<std::uint64_t>(std::max(leg.request->sampling.max_new_tokens, 0));
     c.attempt = leg.attempt;
     c.released = leg.released;
@@ -509,15 +531,13 @@ std::vector<request_handle> pool_controller::restore(const std::vector<leg_recor
       c.limit_tokens = 0;
     if (ledger_.find(leg.handle) != nullptr)
       continue;
-    if (leg.rank.rank >= ranks_.size() || !ledger_.add(leg.handle, c)) {
+    if (leg.rank.rank >= ranks_.size() || !ledger_.add(leg.handle, c, now)) {
       lost.push_back(leg.handle);
       continue;
     }
     if (leg.prefilled)
       ledger_.first_token(leg.handle, now);
-    placement_request r;
-    r.prompt_tokens = c.prompt_tokens;
-    policy_->on_placed(c.rank, r);
+    tell_policy(leg.handle, now);
   }
   return lost;
 }

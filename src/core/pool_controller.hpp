@@ -95,7 +95,7 @@ class pool_controller {
   [[nodiscard]] const controller_counts& counts() const noexcept { return counts_; }
 
   /// Another rule from now on; it learns what is charged. False: no policy has that name.
-  bool set_policy(const std::string& name);
+  bool set_policy(const std::string& name, timestamp now);
   /// Why the legs of this request went where they went, oldest first; empty when it is not among the newest records.
   [[nodiscard]] std::vector<placement_record> explain(const std::string& rid) const;
 
@@ -183,6 +183,7 @@ class pool_controller {
   void collect_views(const placement_request& wanted, rank_state state);
   void add_view(std::uint16_t rank, timestamp now);
   void look_at_states();
+  void tell_policy(request_handle handle, timestamp now);
 
   pool_options options_;
   ledger ledger_;

@@ -136,6 +136,66 @@ TEST(pool_controller, a_rank_that_fails_every_request_at_once_loses_its_share) {
     EXPECT_GT(got[static_cast<std::size_t>(rank)], 100);
 }
 
+TEST(pool_controller, an_ejected_rank_gets_nothing_until_its_ejection_is_over) {
+  pool_options o;
+  o.policy = "round_robin"; // has no eye for the share that errors cost
+  auto c = make_controller(4, o);
+  for (request_handle h = 1; h <= 5; ++h) {
+    auto failing = make_request("f");
+    failing.data_parallel_rank = 2;
+    placed(c, order_of(h, failing), at_ms(0));
+    batch_progress done;
+    done.rank = {0, 2};
+    done.epoch = 1;
+    done.ended = {h};
+    done.errors = 1;
+    EXPECT_EQ(c.progress(done, at_ms(0)), h == 5);
+  }
+  for (request_handle h = 10; h < 30; ++h)
+    EXPECT_NE(placed(c, order_of(h, make_request("a")), at_ms(4900)).rank.rank, 2) << h;
+  int back = 0;
+  for (request_handle h = 30; h < 34; ++h)
+    back += placed(c, order_of(h, make_request("a")), at_ms(5100)).rank.rank == 2 ? 1 : 0;
+  EXPECT_EQ(back, 1);
+}
+
+/// Writes down what it is told.
+class noting_policy final : public policy {
+ public:
+  explicit noting_policy(std::vector<std::string>& notes) : notes_(notes) {}
+  [[nodiscard]] std::string_view name() const noexcept override { return "noting"; }
+  [[nodiscard]] std::optional<choice> choose(std::span<const rank_view> ranks, const placement_request&) override {
+    return choice{ranks[0].rank, 0, false, 0};
+  }
+  void on_placed(std::uint16_t rank, const placement_request& r) override {
+    notes_.push_back("placed " + std::to_string(r.handle) + " on " + std::to_string(rank) + " at " +
+                     std::to_string((r.now - at_ms(0)) / std::chrono::milliseconds{1}));
+  }
+  void on_first_token(const leg_progress& leg) override {
+    notes_.push_back("first token of " + std::to_string(leg.handle));
+  }
+
+ private:
+  std::vector<std::string>& notes_;
+};
+
+TEST(pool_controller, a_policy_is_told_of_restored_legs_as_of_others) {
+  std::vector<std::string> notes;
+  pool_controller c{pool_options{}, std::make_unique<noting_policy>(notes)};
+  c.rank_up(test::up(0, 0, 1), at_ms(0));
+  leg_record a;
+  a.handle = 7;
+  a.epoch = 1;
+  a.prefilled = true;
+  a.request = test::share(make_request("a", 100, 20));
+  auto b = a;
+  b.handle = 8;
+  b.prefilled = false;
+  ASSERT_TRUE(c.restore({a, b}, at_ms(5)).empty());
+  EXPECT_THAT(notes, testing::ElementsAre("placed 7 on 0 at 5", "first token of 7", "placed 8 on 0 at 5"));
+  EXPECT_EQ(c.figures(0, at_ms(5)).work_tokens, 100u) << "of the prompt that is still to be computed";
+}
+
 TEST(waiting_room, is_first_come_first_served_bounded_and_patient_for_so_long) {
   waiting_room room{2, std::chrono::seconds{1}};
   auto a = order_of(1, make_request("a"));
