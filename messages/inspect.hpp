@@ -155,7 +155,7 @@ typename Inspector::result_type inspect(Inspector& f, end_order& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, batch_progress& x) {
   return f(caf::meta::type_name("batch_progress"), x.rank, x.epoch, x.first_tokens, x.first_cached, x.ended,
-           x.ended_tokens, x.errors, x.requests, x.generated_tokens);
+           x.ended_tokens, x.errors, x.generated_tokens);
 }
 
 template <class Inspector>

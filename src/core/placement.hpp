@@ -64,7 +64,6 @@ struct batch_progress {
   std::vector<std::uint32_t> first_cached;  ///< Of each of these, the prompt tokens that the rank's cache had.
   std::vector<request_handle> ended;        ///< Legs that the engine ended.
   std::vector<std::uint32_t> ended_tokens;  ///< Of each of these, the tokens that it generated; may be empty.
-  std::uint32_t requests = 0;               ///< Legs that got a token with this batch.
   std::uint32_t errors = 0;                 ///< Of `ended`: those that the engine ended with an error of its own.
   std::uint64_t generated_tokens = 0;       ///< Tokens generated so far by all legs that are still on the rank.
 };

@@ -438,7 +438,6 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
   step_observation step;
   step.rank = p.rank.rank;
   step.at = now;
-  step.requests = p.requests;
   for (std::size_t i = 0; i < p.first_tokens.size(); ++i) {
     const auto handle = p.first_tokens[i];
     const auto* c = ledger_.find(handle);

@@ -22,11 +22,17 @@ class prefix_map {
   };
   /// Ranks that have at least the first block. Valid until the next call.
   [[nodiscard]] std::span<const match> find(std::span<const std::uint64_t> blocks) const;
+  /// Of one rank, in what find() gave; 0 when it is not among them.
+  [[nodiscard]] static std::size_t blocks_on(std::uint16_t rank, std::span<const match> matches) noexcept {
+    for (const auto& m : matches)
+      if (m.rank == rank)
+        return m.blocks;
+    return 0;
+  }
   /// The prompt was placed on the rank.
   void placed(std::uint16_t rank, std::span<const std::uint64_t> blocks);
   /// Its process is another one now.
   void forget(std::uint16_t rank);
-  void set_blocks_max(std::size_t blocks) { blocks_per_rank_max_ = blocks; }
   [[nodiscard]] std::size_t size(std::uint16_t rank) const { return rank < ranks_.size() ? ranks_[rank].size() : 0; }
 
  private:

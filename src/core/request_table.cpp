@@ -543,7 +543,6 @@ void request_table::on_token_output(request_handle handle, slot& s, const output
   e.prompt_tokens = item.prompt_tokens;
   e.cached_tokens = item.cached_tokens;
   if (item.token_count > 0) {
-    ++fx.progress.requests;
     if (!l.prefilled) {
       l.prefilled = true;
       fx.progress.first_tokens.push_back(handle);

@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <list>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -122,9 +120,9 @@ class waiting_room {
     }
   };
 
-  [[nodiscard]] iterator turn(timestamp now) const {
+  [[nodiscard]] iterator turn(timestamp now) {
     if (by_key_.empty())
-      return const_cast<entries&>(orders_).end();
+      return orders_.end();
     if (by_due_.begin()->first.first <= now)
       return by_due_.begin()->second;
     return by_key_.begin()->second;

@@ -545,7 +545,6 @@ void run::take_outputs(std::uint32_t side_index, std::uint16_t rank) {
       p.progress.ended.clear();
       p.progress.ended_tokens.clear();
       p.progress.errors = 0;
-      p.progress.requests = 0;
     }
     return progress_[index - 1].progress;
   };
@@ -558,7 +557,6 @@ void run::take_outputs(std::uint32_t side_index, std::uint16_t rank) {
     auto& r = result_.requests[request];
     auto& p = progress_for(front_of(request));
     if (delivers) {
-      ++p.requests;
       auto& generated = fronts_[front_of(request)]->generated[0][rank];
       generated += item.generated - st.counted;
       st.counted = item.generated;

@@ -85,7 +85,6 @@ class pool {
     p.epoch = 1;
     p.first_tokens = {handle};
     p.first_cached = {0};
-    p.requests = 5;
     controller_->progress(p, now_);
     p.first_tokens.clear();
     p.ended = {handle};

@@ -22,13 +22,14 @@ double or_else(double value, double otherwise) noexcept {
 
 headroom::headroom(const policy_options& options) : options_(options), prefixes_(options.prefix_blocks_max) {}
 
+std::span<const prefix_map::match> headroom::matches_of(const placement_request& request) const {
+  return options_.headroom_prefix ? prefixes_.find(request.blocks) : std::span<const prefix_map::match>{};
+}
+
 double headroom::cached_on(const placement_request& request, std::uint16_t rank,
                            std::span<const prefix_map::match> matches) const {
-  for (const auto& m : matches)
-    if (m.rank == rank)
-      return std::min(static_cast<double>(m.blocks) * request.block_tokens,
-                      static_cast<double>(request.prompt_tokens) - 1);
-  return 0;
+  const auto blocks = static_cast<double>(prefix_map::blocks_on(rank, matches));
+  return blocks == 0 ? 0 : std::min(blocks * request.block_tokens, static_cast<double>(request.prompt_tokens) - 1);
 }
 
 double headroom::work_of(const placement_request& request, std::uint16_t rank,
@@ -108,7 +109,7 @@ double headroom::backlog(const rank_view& rank, const placement_request& request
   const double head = l.prompts.empty() ? work / rank.prefilling : l.prompts.front().work;
   double done = 0;
   if (options_.lockstep || rank.requests > rank.prefilling) { // each output is a step
-    done = static_cast<double>((options_.lockstep ? pool_steps_ : l.steps) - l.steps_at_head) * chunk;
+    done = static_cast<double>(steps_of(l) - l.steps_at_head) * chunk;
   } else {
     const auto& c = pace_.get();
     done = to_seconds(request.now - rank.prefill_since) / ((c.base_s + c.per_prefill_token_s * chunk) * l.slow) * chunk;
@@ -189,15 +190,15 @@ double headroom::score(const estimate& e, const rank_view& rank) const {
 }
 
 std::optional<double> headroom::score_of(const rank_view& rank, const placement_request& request) const {
-  const auto matches = options_.headroom_prefix ? prefixes_.find(request.blocks) : std::span<const prefix_map::match>{};
+  const auto matches = matches_of(request);
   const double output = lengths_.expected(request.prompt_tokens, request.max_new_tokens);
   return score(look(rank, request, pool_, work_of(request, rank.rank, matches), output), rank);
 }
 
 std::span<const std::uint16_t> headroom::preferred(const placement_request& request) const {
   preferred_.clear();
-  if (options_.headroom_prefix && prefix_trust_ > 0)
-    for (const auto& m : prefixes_.find(request.blocks))
+  if (prefix_trust_ > 0)
+    for (const auto& m : matches_of(request))
       preferred_.push_back(m.rank);
   return preferred_;
 }
@@ -205,7 +206,7 @@ std::span<const std::uint16_t> headroom::preferred(const placement_request& requ
 std::optional<double> headroom::waiting_order(const placement_request& request) const {
   if (!options_.headroom_late_binding || !request.needs_prefill)
     return std::nullopt;
-  const auto matches = options_.headroom_prefix ? prefixes_.find(request.blocks) : std::span<const prefix_map::match>{};
+  const auto matches = matches_of(request);
   auto work = static_cast<double>(request.prompt_tokens);
   for (const auto& m : matches)
     work = std::min(work, work_of(request, m.rank, matches));
@@ -213,7 +214,7 @@ std::optional<double> headroom::waiting_order(const placement_request& request) 
 }
 
 std::optional<choice> headroom::choose(std::span<const rank_view> ranks, const placement_request& request) {
-  const auto matches = options_.headroom_prefix ? prefixes_.find(request.blocks) : std::span<const prefix_map::match>{};
+  const auto matches = matches_of(request);
   const double output = lengths_.expected(request.prompt_tokens, request.max_new_tokens);
   pool_ = look_at_pool(ranks, request);
   scores_.resize(ranks.size());
@@ -248,7 +249,7 @@ void headroom::on_placed(std::uint16_t rank, const placement_request& request) {
   mean_prompt_ += 0.01 * (static_cast<double>(request.prompt_tokens) - mean_prompt_);
   auto& l = lanes_[rank];
   if (l.prompts.empty()) {
-    l.steps_at_head = options_.lockstep ? pool_steps_ : l.steps;
+    l.steps_at_head = steps_of(l);
     l.head_since = request.now;
   }
   l.prompts.push_back(std::move(p));
@@ -275,7 +276,7 @@ void headroom::forget_prompt(const leg_progress& leg, bool prefilled) {
       l.done_since = l.head_since;
       l.done_steps = l.steps - l.steps_at_head + 1;
     }
-    l.steps_at_head = options_.lockstep ? pool_steps_ : l.steps;
+    l.steps_at_head = steps_of(l);
     l.head_since = leg.at;
   }
   prompts.erase(found);
@@ -324,17 +325,18 @@ void headroom::on_step(const step_observation& step) {
     pool_stepped_at_ = step.at;
   }
   const double gap = to_seconds(step.at - l.last_step);
-  // What others have on the rank lengthens its steps, and we do not know it well enough to learn from that.
+  // What others have on the rank lengthens its steps, as other ranks do in lockstep, and we do not know that well
+  // enough to learn from it.
   const bool shared = foreign(step.reported_requests, step.requests_after) > 0;
-  if (options_.headroom_learn && !shared && l.stepped && l.decoding_only && step.first_tokens == 0 && gap > 0) {
-    const double predicted = pace_.get().decode_s(l.requests_after_step, l.kv_after_step);
-    if (!options_.lockstep) {
+  if (options_.headroom_learn && !options_.lockstep && !shared) {
+    if (l.stepped && l.decoding_only && step.first_tokens == 0 && gap > 0) {
+      const double predicted = pace_.get().decode_s(l.requests_after_step, l.kv_after_step);
       observe_slowness(l, gap / std::max(predicted, 1e-6));
       pace_.learn_decode(gap, l.requests_after_step, l.kv_after_step);
     }
+    if (l.any_done)
+      learn_from_prompt(l, step);
   }
-  if (options_.headroom_learn && !shared && !options_.lockstep && l.any_done)
-    learn_from_prompt(l, step);
   l.any_done = false;
   l.last_gap_s = gap;
   l.last_step = step.at;

@@ -1,12 +1,13 @@
 #pragma once
 
 #include "core/output_lengths.hpp"
-#include "core/policies/peers.hpp"
+#include "core/policies/by_rank.hpp"
 #include "core/policy.hpp"
 #include "core/prefix_map.hpp"
 #include "core/step_pace.hpp"
 
 #include <deque>
+#include <vector>
 
 namespace rankwise::core {
 
@@ -55,9 +56,8 @@ class headroom final : public policy {
     std::uint64_t done_steps = 0;
     bool any_done = false;
     timestamp last_step{};
-    bool stepped = false; // last_step is one
-
-    bool decoding_only = false; // and that was decoding
+    bool stepped = false;       // last_step is one
+    bool decoding_only = false; // what was left after it to do was decoding
     double kv_after_step = 0;
     double requests_after_step = 0;
     double last_gap_s = 0;
@@ -89,6 +89,10 @@ class headroom final : public policy {
   [[nodiscard]] double foreign_backlog(const rank_view& rank, const placement_request& request) const;
   [[nodiscard]] double backlog(const rank_view& rank, const placement_request& request) const;
   [[nodiscard]] double score(const estimate& e, const rank_view& rank) const;
+  [[nodiscard]] std::uint64_t steps_of(const lane& l) const noexcept {
+    return options_.lockstep ? pool_steps_ : l.steps;
+  }
+  [[nodiscard]] std::span<const prefix_map::match> matches_of(const placement_request& request) const;
   [[nodiscard]] double cached_on(const placement_request& request, std::uint16_t rank,
                                  std::span<const prefix_map::match> matches) const;
   void forget_prompt(const leg_progress& leg, bool prefilled);

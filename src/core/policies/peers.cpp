@@ -1,6 +1,7 @@
 #include "core/policies/peers.hpp"
 
 #include "core/policies/rotation.hpp"
+#include "core/split_mix.hpp"
 
 #include <algorithm>
 
@@ -32,10 +33,7 @@ double kv_share_of(const load_report& report) {
 
 std::uint64_t cached_tokens(std::span<const prefix_map::match> matches, std::uint16_t rank,
                             const placement_request& request) {
-  for (const auto& m : matches)
-    if (m.rank == rank)
-      return std::min<std::uint64_t>(m.blocks * request.block_tokens, request.prompt_tokens);
-  return 0;
+  return std::min<std::uint64_t>(prefix_map::blocks_on(rank, matches) * request.block_tokens, request.prompt_tokens);
 }
 
 } // namespace
@@ -44,7 +42,7 @@ std::uint64_t cached_tokens(std::span<const prefix_map::match> matches, std::uin
 // ---------------------------------------------------------------------------------------------------------------
 
 std::optional<double> vllm::score_of(const rank_view& rank, const placement_request&) const {
-  const auto s = state_.at(rank.rank);
+  const auto& s = state_.find(rank.rank);
   if (rule_ == rule::counts)
     return 4.0 * (s.waiting + s.placed) + s.running;
   const double load = std::max<double>(rank.requests, s.waiting + s.running);
@@ -97,7 +95,7 @@ void dynamo::on_placed(std::uint16_t rank, const placement_request& request) {
 std::optional<double> smg_load::score_of(const rank_view& rank, const placement_request&) const {
   constexpr double tokens_per_waiting = 1024;
   constexpr double tokens_per_s = 8000; // its mock worker's prefill speed
-  const auto s = state_.at(rank.rank);
+  const auto& s = state_.find(rank.rank);
   const double queued = tokens_per_waiting * s.waiting + static_cast<double>(s.placed_tokens);
   const double k = std::min(s.kv_share, 0.999);
   return queued / tokens_per_s + 0.15 * k / (1 - k);
@@ -107,8 +105,7 @@ std::optional<choice> smg_load::choose(std::span<const rank_view> ranks, const p
   const auto score = [&](const rank_view& rank) { return *score_of(rank, request); };
   if (!two_ || ranks.size() < 2)
     return lowest_by_chance(ranks, random_, score);
-  const auto first = random_() % ranks.size();
-  const auto second = (first + 1 + random_() % (ranks.size() - 1)) % ranks.size();
+  const auto [first, second] = two_at_random(ranks.size(), random_);
   const auto& better = score(ranks[second]) < score(ranks[first]) ? ranks[second] : ranks[first];
   return choice{better.rank, score(better)};
 }
@@ -133,12 +130,12 @@ std::optional<choice> llm_d::choose(std::span<const rank_view> ranks, const plac
   std::uint32_t fewest = ~0U;
   std::uint32_t most = 0;
   for (const auto& rank : ranks) {
-    const auto waiting = state_.at(rank.rank).waiting;
+    const auto waiting = state_.find(rank.rank).waiting;
     fewest = std::min(fewest, waiting);
     most = std::max(most, waiting);
   }
   auto best = lowest_by_chance(ranks, random_, [&](const rank_view& rank) {
-    const auto s = state_.at(rank.rank);
+    const auto& s = state_.find(rank.rank);
     const double queue = most == fewest ? 1.0 : static_cast<double>(most - s.waiting) / (most - fewest);
     const double prefix = request.prompt_tokens == 0 ? 0
                                                      : static_cast<double>(cached_tokens(matches, rank.rank, request)) /
@@ -164,12 +161,7 @@ void llm_d::on_report(const load_report& report) {
 std::optional<choice> prefix_hash::choose(std::span<const rank_view> ranks, const placement_request& request) {
   const auto key =
       request.blocks.empty() ? request.handle : request.blocks[std::min<std::size_t>(1, request.blocks.size() - 1)];
-  const auto weight = [&](const rank_view& rank) { // SplitMix64's mixing
-    std::uint64_t x = key + 0x9e3779b97f4a7c15ULL * (rank.rank + 1U);
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return x ^ (x >> 31);
-  };
+  const auto weight = [&](const rank_view& rank) { return split_mix(key + split_mix_step * rank.rank); };
   const auto best =
       std::max_element(ranks.begin(), ranks.end(), [&](const auto& a, const auto& b) { return weight(a) < weight(b); });
   if (best == ranks.end())

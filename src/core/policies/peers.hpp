@@ -1,34 +1,15 @@
 #pragma once
 
+#include "core/policies/by_rank.hpp"
 #include "core/policy.hpp"
 #include "core/prefix_map.hpp"
 
 #include <optional>
 #include <random>
-#include <vector>
 
 /// The rules of other projects, re-created for comparison with the book-keeping that they have there. What each learns
 /// from reports, and how old those are, is the load path's affair.
 namespace rankwise::core {
-
-/// Values by rank number, made as ranks are seen; at most 65,536.
-template <class T>
-class by_rank {
- public:
-  T& operator[](std::uint16_t rank) {
-    if (rank >= values_.size())
-      values_.resize(rank + std::size_t{1});
-    return values_[rank];
-  }
-  [[nodiscard]] const T& find(std::uint16_t rank) const {
-    static const T none{};
-    return rank < values_.size() ? values_[rank] : none;
-  }
-  [[nodiscard]] T at(std::uint16_t rank) const { return rank < values_.size() ? values_[rank] : T{}; }
-
- private:
-  std::vector<T> values_;
-};
 
 /// vLLM's data-parallel balancer. `counts`: to mid 2026, 4 * waiting + running of the last push, each placement since
 /// counted as waiting. `in_flight`: its successor, the larger of the client's own requests in flight and the pushed
@@ -136,7 +117,6 @@ class llm_d final : public policy {
   std::mt19937_64 random_;
   prefix_map prefixes_;
   by_rank<rank_state> state_;
-  std::vector<double> scores_;
 };
 
 /// The prompt's first block decides (rendezvous hashing): the same beginning always goes to the same rank while that is

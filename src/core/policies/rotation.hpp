@@ -3,6 +3,8 @@
 #include "core/policy.hpp"
 
 #include <cstddef>
+#include <random>
+#include <utility>
 
 namespace rankwise::core {
 
@@ -30,6 +32,12 @@ std::optional<choice> lowest_in_turn(std::span<const rank_view> ranks, std::uint
   look(0, first);
   turn = ranks[best].rank + 1u;
   return choice{ranks[best].rank, best_score};
+}
+
+/// Two different places of `count`; twice the same one when there is no other.
+inline std::pair<std::size_t, std::size_t> two_at_random(std::size_t count, std::mt19937_64& random) {
+  const auto first = random() % count;
+  return {first, count == 1 ? first : (first + 1 + random() % (count - 1)) % count};
 }
 
 } // namespace rankwise::core

@@ -35,16 +35,10 @@ std::string_view upstream_budget::name() const noexcept {
   return "unknown";
 }
 
-upstream_budget::budget& upstream_budget::of(std::uint16_t rank) {
-  if (rank >= budgets_.size())
-    budgets_.resize(rank + std::size_t{1});
-  return budgets_[rank];
-}
-
 std::optional<choice> upstream_budget::choose(std::span<const rank_view> ranks, const placement_request&) {
   const rank_view* best = nullptr;
   const auto key = [&](const rank_view& rank) {
-    const auto& b = of(rank.rank);
+    const auto& b = budgets_.find(rank.rank);
     return rule_ == rule::total_requests ? std::tuple{b.requests, std::uint64_t{0}} : std::tuple{b.tokens, b.requests};
   };
   for (const auto& rank : ranks)
@@ -56,21 +50,21 @@ std::optional<choice> upstream_budget::choose(std::span<const rank_view> ranks, 
 }
 
 std::optional<double> upstream_budget::score_of(const rank_view& rank, const placement_request&) const {
-  const auto b = rank.rank < budgets_.size() ? budgets_[rank.rank] : budget{};
+  const auto& b = budgets_.find(rank.rank);
   return static_cast<double>(rule_ == rule::total_requests ? b.requests : b.tokens);
 }
 
 void upstream_budget::on_placed(std::uint16_t rank, const placement_request& request) {
   if (rule_ == rule::total_tokens_uncharged)
     return;
-  auto& b = of(rank);
+  auto& b = budgets_[rank];
   b.requests += 1;
   if (rule_ == rule::total_tokens)
     b.tokens += request.prompt_tokens;
 }
 
 void upstream_budget::on_report(const load_report& report) {
-  auto& b = of(report.rank.rank);
+  auto& b = budgets_[report.rank.rank];
   b.requests = std::uint64_t{report.num_running} + report.num_waiting;
   b.tokens = report.kv_used_tokens;
 }

@@ -1,8 +1,7 @@
 #pragma once
 
+#include "core/policies/by_rank.hpp"
 #include "core/policy.hpp"
-
-#include <vector>
 
 /// The rules of SGLang's own controller, re-created for comparison with the load view that they have there: a report
 /// overwrites what was charged, and the lowest rank wins ties.
@@ -44,7 +43,7 @@ class upstream_budget final : public policy {
                                              const placement_request& request) override;
   [[nodiscard]] std::optional<double> score_of(const rank_view& rank, const placement_request& request) const override;
   void on_placed(std::uint16_t rank, const placement_request& request) override;
-  void on_rank_opened(std::uint16_t rank) override { of(rank) = {}; }
+  void on_rank_opened(std::uint16_t rank) override { budgets_[rank] = {}; }
   void on_report(const load_report& report) override;
 
  private:
@@ -52,10 +51,9 @@ class upstream_budget final : public policy {
     std::uint64_t requests = 0;
     std::uint64_t tokens = 0;
   };
-  budget& of(std::uint16_t rank);
 
   rule rule_;
-  std::vector<budget> budgets_; // by rank; grows to the highest rank seen, at most 65,536
+  by_rank<budget> budgets_;
 };
 
 } // namespace rankwise::core

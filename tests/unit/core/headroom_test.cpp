@@ -155,7 +155,7 @@ TEST(headroom_progress, where_streams_decode_each_step_takes_a_chunk_off) {
   add_prompt(ranks[0], 60'000);
   double last = *p.score_of(ranks[0], prompt(100, 2));
   for (int step = 1; step <= 3; ++step) {
-    p.on_step({0, at(step), 1, 0, 0, 1, 2, 60'100});
+    p.on_step({0, at(step), 0, 0, 1, 2, 60'100});
     const double score = *p.score_of(ranks[0], prompt(100, 2));
     EXPECT_NEAR(last - score, chunk * p.pace().per_prefill_token_s + p.pace().decode_s(1, 100), 0.01) << step;
     last = score;
@@ -256,7 +256,7 @@ TEST(headroom_slowness, a_rank_whose_steps_take_twice_as_long_loses_share) {
   for (int i = 0; i < 60; ++i)
     for (std::uint16_t rank = 0; rank < 8; ++rank) {
       now[rank] += duration{static_cast<std::int64_t>(truth.decode_s(20, 40'000) * (rank == 5 ? 2 : 1) * 1e9)};
-      p.on_step({rank, now[rank], 20, 0, 0, 0, 20, 40'000});
+      p.on_step({rank, now[rank], 0, 0, 0, 20, 40'000});
     }
   EXPECT_GT(p.slow_factor(5) / p.slow_factor(0), 1.5);
   auto ranks = equal_ranks(8);
@@ -287,7 +287,7 @@ TEST(headroom_slowness, noise_of_a_fifth_is_not_slowness) {
     for (std::uint16_t rank = 0; rank < 4; ++rank) {
       const double noise = 0.8 + 0.4 * static_cast<double>(random() >> 11) * 0x1.0p-53;
       now[rank] += duration{static_cast<std::int64_t>(truth.decode_s(20, 40'000) * noise * 1e9)};
-      p.on_step({rank, now[rank], 20, 0, 0, 0, 20, 40'000});
+      p.on_step({rank, now[rank], 0, 0, 0, 20, 40'000});
       ASSERT_EQ(p.slow_factor(rank), 1);
     }
 }

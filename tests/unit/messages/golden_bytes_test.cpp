@@ -233,7 +233,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   orders.commits = {{4, {"host", 1, 2}}};
   orders.aborts_until = 5;
   check("pool_orders", orders);
-  check("batch_progress", core::batch_progress{{1, 2}, 3, {4}, {9}, {5}, {7}, 8, 1, 6});
+  check("batch_progress", core::batch_progress{{1, 2}, 3, {4}, {9}, {5}, {7}, 1, 6});
   check("load_update", load_update{{a_report()}});
   core::rank_announcement announced;
   announced.rank = {1, 2};
