@@ -1,5 +1,6 @@
 #include "sim/pool_simulation.hpp"
 
+#include "core/policies/policy_around.hpp"
 #include "core/waiting_room.hpp"
 #include "sim/lockstep_group.hpp"
 #include "sim/random.hpp"
@@ -106,14 +107,14 @@ timestamp at_seconds(double s) noexcept {
 
 /// Gives a policy the true state of every rank instead of what a controller knows: what the rule would do if nothing
 /// had to be learned, and no report were late.
-class oracle final : public core::policy {
+class oracle final : public core::policy_around {
  public:
   oracle(std::unique_ptr<core::policy> rule, const std::vector<std::unique_ptr<engine_rank_model>>& ranks,
          const std::vector<std::uint64_t>& undelivered_tokens, const std::vector<std::uint32_t>& undelivered)
-      : rule_(std::move(rule)), ranks_(ranks), undelivered_tokens_(undelivered_tokens), undelivered_(undelivered) {}
+      : policy_around(std::move(rule)), ranks_(ranks), undelivered_tokens_(undelivered_tokens),
+        undelivered_(undelivered) {}
 
   [[nodiscard]] std::string_view name() const noexcept override { return "oracle"; }
-  [[nodiscard]] bool uses_blocks() const noexcept override { return rule_->uses_blocks(); }
   [[nodiscard]] std::optional<core::choice> choose(std::span<const core::rank_view> ranks,
                                                    const core::placement_request& request) override {
     views_.assign(ranks.begin(), ranks.end());
@@ -128,24 +129,11 @@ class oracle final : public core::policy {
     }
     return rule_->choose(views_, request);
   }
-  [[nodiscard]] std::optional<double> waiting_order(const core::placement_request& request) const override {
-    return rule_->waiting_order(request);
-  }
-  void on_placed(std::uint16_t rank, const core::placement_request& request) override {
-    rule_->on_placed(rank, request);
-  }
-  void on_first_token(const core::leg_progress& leg) override { rule_->on_first_token(leg); }
-  void on_ended(const core::leg_progress& leg) override { rule_->on_ended(leg); }
-  void on_step(const core::step_observation& step) override { rule_->on_step(step); }
-  void on_rank_opened(std::uint16_t rank) override { rule_->on_rank_opened(rank); }
-  void on_report(const core::load_report& report) override { rule_->on_report(report); }
 
  private:
-  std::unique_ptr<core::policy> rule_;
   const std::vector<std::unique_ptr<engine_rank_model>>& ranks_;
   const std::vector<std::uint64_t>& undelivered_tokens_;
   const std::vector<std::uint32_t>& undelivered_;
-  std::vector<core::rank_view> views_;
 };
 
 class run {

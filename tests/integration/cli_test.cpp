@@ -1,11 +1,11 @@
 #include "app/process/child_process.hpp"
+#include "app/process/scratch_folder.hpp"
 #include "io/http/admin_server.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <filesystem>
 #include <fstream>
 
 /// The commands of an operator, as processes, against a stand-in for the node that says what the test wants.
@@ -19,15 +19,7 @@ using testing::HasSubstr;
 
 class cli : public testing::Test {
  protected:
-  void SetUp() override {
-    auto pattern = (std::filesystem::temp_directory_path() / "rankwise-test-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder = pattern;
-  }
-  void TearDown() override {
-    node.stop();
-    std::filesystem::remove_all(folder);
-  }
+  void TearDown() override { node.stop(); }
 
   void answers(const std::string& path, const json& body, int status = 200) {
     node.get(path, [=](const io::http_query&) { return io::http_answer{status, "application/json", body.dump()}; });
@@ -52,7 +44,8 @@ class cli : public testing::Test {
   }
 
   io::admin_server node{"127.0.0.1:0"};
-  std::string folder;
+  app::scratch_folder scratch{"rankwise-test-"};
+  const std::string folder = scratch.path();
   std::string text;
   std::string complaint;
 };

@@ -1,5 +1,6 @@
 #include "app/node/history_file.hpp"
 #include "app/process/child_process.hpp"
+#include "app/process/scratch_folder.hpp"
 #include "io/grpc/unique_fd.hpp"
 #include "io/http/admin_server.hpp"
 
@@ -37,11 +38,6 @@ io::grpc::unique_fd connect_to(std::uint16_t port) {
 /// A node, its engines and a folder for their files; all of it goes with the test.
 class node_process : public testing::Test {
  protected:
-  void SetUp() override {
-    auto pattern = (std::filesystem::temp_directory_path() / "rankwise-test-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder = pattern;
-  }
   void TearDown() override {
     engines.clear();
     node.reset();
@@ -49,7 +45,6 @@ class node_process : public testing::Test {
       std::ifstream log{folder + "/node.log"};
       std::cerr << log.rdbuf();
     }
-    std::filesystem::remove_all(folder);
   }
 
   void start_node(int ranks, const strings& more = {}) {
@@ -119,7 +114,8 @@ class node_process : public testing::Test {
     EXPECT_GT(verdict.accepted, 0U);
   }
 
-  std::string folder;
+  app::scratch_folder scratch{"rankwise-test-"};
+  const std::string folder = scratch.path();
   std::string grpc;
   std::string admin;
   std::string handshake;

@@ -1,3 +1,4 @@
+#include "app/bench/bench_pool.hpp"
 #include "core/pool_controller.hpp"
 
 #include <benchmark/benchmark.h>
@@ -41,24 +42,7 @@ class pool {
     o.requests_in_flight_max = 1 << 20;
     o.tokens_in_flight_max = std::uint64_t{1} << 50;
     controller_ = std::make_unique<pool_controller>(o);
-    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-      rank_announcement up;
-      up.rank = {0, rank};
-      up.epoch = 1;
-      up.kv_capacity = 1'000'000;
-      up.max_running = 256;
-      up.chunk_tokens = 8192;
-      up.data_parallel_size = ranks;
-      controller_->rank_up(up, now_);
-      load_report report;
-      report.rank = up.rank;
-      report.epoch = 1;
-      report.sequence = 1;
-      report.received_at = now_;
-      report.kv_used_tokens = 1000U * (rank % 100U);
-      report.kv_total_tokens = up.kv_capacity;
-      controller_->report(report);
-    }
+    rankwise::app::open_measured_ranks(*controller_, ranks, now_);
     for (int i = 0; i < 4 * ranks; ++i)
       static_cast<void>(place());
   }

@@ -3,6 +3,7 @@
 #include "actors/supervisor.hpp"
 #include "app/bench/bench_engine.hpp"
 #include "app/bench/bench_measure.hpp"
+#include "app/bench/bench_pool.hpp"
 #include "app/node/actor_config.hpp"
 #include "app/node/forwarder_bell.hpp"
 #include "app/process/child_process.hpp"
@@ -411,24 +412,7 @@ double placement_ns(std::uint16_t ranks, std::uint32_t placements) {
   core::pool_controller controller{options};
   core::request_handle handle = 0;
   const auto begin = now();
-  for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-    core::rank_announcement up;
-    up.rank = {0, rank};
-    up.epoch = 1;
-    up.kv_capacity = 1'000'000;
-    up.max_running = 256;
-    up.chunk_tokens = 8192;
-    up.data_parallel_size = ranks;
-    controller.rank_up(up, begin);
-    core::load_report report;
-    report.rank = up.rank;
-    report.epoch = 1;
-    report.sequence = 1;
-    report.received_at = begin;
-    report.kv_used_tokens = 1000U * (rank % 100U);
-    report.kv_total_tokens = up.kv_capacity;
-    controller.report(report);
-  }
+  open_measured_ranks(controller, ranks, begin);
   core::place_order order;
   order.request = make_request(0, 512, 128);
   const auto place = [&](core::timestamp at) {

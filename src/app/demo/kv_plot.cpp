@@ -1,9 +1,10 @@
 #include "app/demo/kv_plot.hpp"
 
+#include "app/plot/svg.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 
@@ -11,32 +12,12 @@ namespace rankwise::app {
 
 namespace {
 
-// Distinguishable without red against green.
-constexpr std::array<const char*, 12> colours{"#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00",
-                                              "#7f7f7f", "#8c6d1f", "#5254a3", "#17becf", "#a55194", "#31a354"};
 constexpr double width = 960;
 constexpr double panel_height = 240;
 constexpr double left = 64;
 constexpr double right = 150;
 constexpr double top = 44;
 constexpr double gap = 64;
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text)
-    result += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return result;
-}
-
-// 1, 2 or 5 times a power of ten, so that about `count` of them fill `span`.
-double nice_step(double span, int count) {
-  const double raw = span / count;
-  const double magnitude = std::pow(10.0, std::floor(std::log10(raw)));
-  for (const double factor : {1.0, 2.0, 5.0})
-    if (raw <= factor * magnitude)
-      return factor * magnitude;
-  return 10 * magnitude;
-}
 
 } // namespace
 
@@ -65,17 +46,13 @@ std::string kv_plot_svg(const std::string& title, const std::vector<kv_series>& 
   }
   const double panels_top = top + 14 * static_cast<double>(row_ends.size());
   const double height = panels_top + static_cast<double>(std::max<std::size_t>(pools.size(), 1)) * (panel_height + gap);
-  std::string svg =
-      fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-                  "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" "
-                  "fill=\"white\"/>\n<text x=\"{2}\" y=\"20\" font-size=\"15\" font-weight=\"bold\">{3}</text>\n",
-                  width, height, left, escaped(title));
+  std::string out = svg::page(width, height, left, 20, title);
   for (std::size_t i = 0; i < marks.size(); ++i) {
     const double y = top + 14 * static_cast<double>(rows[i]);
-    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#b00020\" "
+    out += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#b00020\" "
                        "stroke-dasharray=\"4 3\"/><text x=\"{3:.1f}\" y=\"{4:.1f}\" fill=\"#b00020\" "
                        "font-size=\"10\">{5}</text>\n",
-                       x_of(marks[i].at_s), y - 8, panels_top, x_of(marks[i].at_s) + 4, y, escaped(marks[i].text));
+                       x_of(marks[i].at_s), y - 8, panels_top, x_of(marks[i].at_s) + 4, y, svg::escaped(marks[i].text));
   }
   double y0 = panels_top;
   for (const auto& [pool, lines] : pools) {
@@ -83,44 +60,40 @@ std::string kv_plot_svg(const std::string& title, const std::vector<kv_series>& 
     for (const auto* line : lines)
       for (const double share : line->share)
         highest = std::max(highest, share);
-    const double step_y = nice_step(highest * 100, 4);
+    const double step_y = svg::nice_step(highest * 100, 4);
     const double top_percent = std::ceil(highest * 100 / step_y) * step_y;
     const auto y_of = [&](double percent) { return y0 + panel_height * (1 - percent / top_percent); };
     for (double p = 0; p <= top_percent + 1e-9; p += step_y)
-      svg +=
+      out +=
           fmt::format("<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#dddddd\"/><text x=\"{3}\" "
                       "y=\"{4:.1f}\" text-anchor=\"end\">{5:g}</text>\n",
                       left, left + plot_width, y_of(p), left - 6, y_of(p) + 4, p);
-    const double step_x = nice_step(end, 8);
+    const double step_x = svg::nice_step(end, 8);
     for (double s = 0; s <= end + 1e-9; s += step_x)
-      svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:g}</text>\n", x_of(s),
+      out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:g}</text>\n", x_of(s),
                          y0 + panel_height + 16, s);
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">time (s)</text>\n",
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">time (s)</text>\n",
                        left + plot_width / 2, y0 + panel_height + 32);
-    svg += fmt::format(
+    out += fmt::format(
         "<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{} KV in use (%)</text>\n",
-        y0 + panel_height / 2, escaped(pool));
+        y0 + panel_height / 2, svg::escaped(pool));
     for (const auto& mark : marks)
-      svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#b00020\" "
+      out += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#b00020\" "
                          "stroke-dasharray=\"4 3\"/>\n",
                          x_of(mark.at_s), y0, y0 + panel_height);
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      const auto* colour = colours[i % colours.size()];
+      const auto* colour = svg::colours[i % svg::colours.size()];
       std::string points;
       for (std::size_t k = 0; k < lines[i]->at_s.size(); ++k)
         points += fmt::format("{:.1f},{:.1f} ", x_of(lines[i]->at_s[k]), y_of(lines[i]->share[k] * 100));
-      svg +=
+      out +=
           fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"{}\"/>\n", colour, points);
       const double ly = y0 + 12 + 17 * static_cast<double>(i);
-      svg +=
-          fmt::format("<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-width=\"3\"/>"
-                      "<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
-                      left + plot_width + 14, left + plot_width + 34, ly, ly, colour, left + plot_width + 40, ly + 4,
-                      escaped(lines[i]->label));
+      out += svg::legend(left + plot_width, ly, colour, lines[i]->label);
     }
     y0 += panel_height + gap;
   }
-  return svg + "</svg>\n";
+  return out + "</svg>\n";
 }
 
 } // namespace rankwise::app

@@ -1,5 +1,6 @@
 #include "sim/pool_simulation.hpp"
 
+#include "core/policies/policy_around.hpp"
 #include "sim/random.hpp"
 #include "sim/summary.hpp"
 
@@ -366,10 +367,9 @@ TEST(load_path, several_front_ends_complete_everything) {
 // ------------------------------------------------------------------------------------------------
 
 /// A ledger that forgets what is in flight: the rule sees ranks that are always idle.
-class forgetful final : public core::policy {
+class forgetful final : public core::policy_around {
  public:
-  explicit forgetful(std::unique_ptr<core::policy> rule) : rule_(std::move(rule)) {}
-  [[nodiscard]] std::string_view name() const noexcept override { return rule_->name(); }
+  using policy_around::policy_around;
   [[nodiscard]] std::optional<core::choice> choose(std::span<const core::rank_view> ranks,
                                                    const core::placement_request& request) override {
     views_.assign(ranks.begin(), ranks.end());
@@ -379,21 +379,6 @@ class forgetful final : public core::policy {
     }
     return rule_->choose(views_, request);
   }
-  [[nodiscard]] std::optional<double> waiting_order(const core::placement_request& request) const override {
-    return rule_->waiting_order(request);
-  }
-  void on_placed(std::uint16_t rank, const core::placement_request& request) override {
-    rule_->on_placed(rank, request);
-  }
-  void on_first_token(const core::leg_progress& leg) override { rule_->on_first_token(leg); }
-  void on_ended(const core::leg_progress& leg) override { rule_->on_ended(leg); }
-  void on_step(const core::step_observation& step) override { rule_->on_step(step); }
-  void on_rank_opened(std::uint16_t rank) override { rule_->on_rank_opened(rank); }
-  void on_report(const core::load_report& report) override { rule_->on_report(report); }
-
- private:
-  std::unique_ptr<core::policy> rule_;
-  std::vector<core::rank_view> views_;
 };
 
 run_summary run_busy(bool forgets, std::uint64_t seed) {
