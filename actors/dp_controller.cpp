@@ -46,11 +46,7 @@ void dispatch(self_ptr self, core::request_handle handle, const charged_leg& leg
 bool place(self_ptr self, core::place_order& order, bool may_wait) {
   auto& st = self->state;
   const auto begin = self->clock().now();
-  std::variant<core::placement, core::refusal, core::wait_for_rank> result;
-  if (may_wait)
-    result = st.pool->place_or_wait(order, begin);
-  else
-    std::visit([&](auto&& r) { result = std::move(r); }, st.pool->place(order, begin));
+  auto result = st.pool->place_or_wait(order, begin, may_wait);
   if (st.config.on_decision)
     st.config.on_decision(self->clock().now() - begin);
   if (std::holds_alternative<core::wait_for_rank>(result))

@@ -250,7 +250,10 @@ pool_controller::leg_request pool_controller::leg_of(const place_order& order, t
   if (request.bootstrap)
     leg.wanted.bootstrap_room = request.bootstrap->room;
   if (options_.role != pool_role::decode && options_.prefix_block_tokens > 0 && policy_->uses_blocks()) {
-    hash_blocks(request.input_ids, options_.prefix_block_tokens, blocks_);
+    if (hashed_ != order.request) { // one that waits is asked for again and again
+      hash_blocks(request.input_ids, options_.prefix_block_tokens, blocks_);
+      hashed_ = order.request;
+    }
     leg.wanted.blocks = blocks_;
     leg.wanted.block_tokens = options_.prefix_block_tokens;
   }
@@ -264,9 +267,9 @@ std::variant<placement, refusal> pool_controller::place(const place_order& order
   return std::move(std::get<placement>(result));
 }
 
-std::variant<placement, refusal, wait_for_rank> pool_controller::place_or_wait(const place_order& order,
-                                                                               timestamp now) {
-  return place(leg_of(order, now, true));
+std::variant<placement, refusal, wait_for_rank> pool_controller::place_or_wait(const place_order& order, timestamp now,
+                                                                               bool may_wait) {
+  return place(leg_of(order, now, may_wait));
 }
 
 std::optional<double> pool_controller::waiting_order(const place_order& order, timestamp now) {

@@ -102,8 +102,9 @@ class pool_controller {
   /// Within both caps. Without room place() refuses.
   [[nodiscard]] bool has_room(const place_order& order) const;
   [[nodiscard]] std::variant<placement, refusal> place(const place_order& order, timestamp now);
-  /// The same, but see `wait_for_rank`.
-  [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place_or_wait(const place_order& order, timestamp now);
+  /// The same, but `wait_for_rank` when it may wait and better did.
+  [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place_or_wait(const place_order& order, timestamp now,
+                                                                              bool may_wait);
   /// See policy::waiting_order.
   [[nodiscard]] std::optional<double> waiting_order(const place_order& order, timestamp now);
 
@@ -197,8 +198,9 @@ class pool_controller {
   std::vector<std::uint16_t> suspect_;
   timestamp ejected_until_{};         // the last ejection's end: nobody is ejected from then on
   std::mt19937_64 random_;            // which ranks of a large pool a policy is offered
-  std::vector<std::uint64_t> blocks_; // of the order in hand
-  std::vector<rank_view> views_;      // reused, so that a decision allocates nothing
+  std::vector<std::uint64_t> blocks_; // of the request below
+  request_ptr hashed_;
+  std::vector<rank_view> views_; // reused, so that a decision allocates nothing
   controller_counts counts_;
   std::vector<placement_record> records_; // a ring of placement_records_max
   std::size_t next_record_ = 0;

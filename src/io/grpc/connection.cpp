@@ -473,13 +473,8 @@ bool connection::step_handshake() {
   case handshake_state::failed:
     break;
   }
-  handshake_failed(transport_.why_failed());
+  context_.counters.count(transport_.why_failed());
   return false;
-}
-
-void connection::handshake_failed(tls_failure why) noexcept {
-  context_.counters.tls_handshakes_failed.add();
-  context_.counters.tls_failures[static_cast<std::size_t>(why)].add();
 }
 
 bool connection::on_readable() {
@@ -1113,7 +1108,7 @@ bool connection::on_tick() {
     if (now - opened_ <= limits.tls_handshake_max) {
       return true;
     }
-    handshake_failed(tls_failure::time_limit);
+    context_.counters.count(tls_failure::time_limit);
     return false;
   }
   if (!settings_seen_ && now - opened_ > limits.preface_max) {

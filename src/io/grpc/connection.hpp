@@ -136,7 +136,6 @@ class connection {
   void end_stalled_streams();
   void close_stream(std::int32_t http2_id, std::uint32_t http2_error) noexcept;
   [[nodiscard]] bool step_handshake();
-  void handshake_failed(tls_failure why) noexcept;
   [[nodiscard]] bool write_out();
   [[nodiscard]] bool feed(const std::uint8_t* data, std::size_t size);
 

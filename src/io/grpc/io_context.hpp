@@ -24,10 +24,12 @@ struct live_counters {
   counter connections_accepted, connections_refused, connections_now;
   counter calls_started, calls_refused, calls_cancelled, calls_now;
   counter bytes_read, bytes_written, messages_read, messages_written, writes;
-  counter tls_handshakes, tls_handshakes_failed;
+  counter tls_handshakes;
   std::array<counter, tls_failure_count> tls_failures;
   std::array<counter, flood_kind_count> floods;
   counter resets_received, protocol_errors, handler_exceptions, wakes;
+
+  void count(tls_failure why) noexcept { tls_failures[static_cast<std::size_t>(why)].add(); }
 };
 
 using any_method = std::variant<unary_method, streaming_method, bidirectional_method>;

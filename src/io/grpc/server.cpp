@@ -522,22 +522,6 @@ std::uint16_t server::port() const noexcept {
   return impl_->port;
 }
 
-std::string_view to_string(tls_failure why) noexcept {
-  switch (why) {
-  case tls_failure::certificate:
-    return "certificate";
-  case tls_failure::no_h2:
-    return "no_h2";
-  case tls_failure::not_tls:
-    return "not_tls";
-  case tls_failure::time_limit:
-    return "time_limit";
-  case tls_failure::other:
-    break;
-  }
-  return "other";
-}
-
 server_counters server::counters() const noexcept {
   const auto& c = impl_->context.counters;
   server_counters out{c.connections_accepted.get(),
@@ -553,7 +537,7 @@ server_counters server::counters() const noexcept {
                       c.messages_written.get(),
                       c.writes.get(),
                       c.tls_handshakes.get(),
-                      c.tls_handshakes_failed.get(),
+                      0, // summed up below
                       c.resets_received.get(),
                       c.protocol_errors.get(),
                       c.handler_exceptions.get(),
@@ -562,6 +546,7 @@ server_counters server::counters() const noexcept {
                       {}};
   for (std::size_t i = 0; i < tls_failure_count; ++i) {
     out.tls_failures[i] = c.tls_failures[i].get();
+    out.tls_handshakes_failed += out.tls_failures[i];
   }
   for (std::size_t i = 0; i < flood_kind_count; ++i) {
     out.floods[i] = c.floods[i].get();

@@ -14,6 +14,22 @@
 
 namespace rankwise::io::grpc {
 
+std::string_view to_string(tls_failure why) noexcept {
+  switch (why) {
+  case tls_failure::certificate:
+    return "certificate";
+  case tls_failure::no_h2:
+    return "no_h2";
+  case tls_failure::not_tls:
+    return "not_tls";
+  case tls_failure::time_limit:
+    return "time_limit";
+  case tls_failure::other:
+    break;
+  }
+  return "other";
+}
+
 namespace {
 
 constexpr std::string_view h2_in_alpn{"\x02h2", 3};

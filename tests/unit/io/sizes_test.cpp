@@ -167,6 +167,7 @@ TEST(grpc_sizes, a_client_that_reads_nothing_holds_up_nobody_and_costs_little_me
     if (memory_is_ours) {
       ASSERT_LT(resident_bytes(), before + 24 * mib);
     }
+    std::this_thread::sleep_for(1ms); // the client remembers every stream, and that is in the memory measured
   }
   EXPECT_EQ(server->counters().calls_cancelled, 2U);
 }
