@@ -44,6 +44,18 @@ struct optional_on_wire {
   }
 };
 
+struct time_on_wire {
+  bool present;
+  std::int64_t value;
+  explicit time_on_wire(const std::optional<timestamp>& t) : present(t.has_value()), value(t ? to_wire(*t) : 0) {}
+  void store(std::optional<timestamp>& t) const {
+    if (present)
+      t = from_wire(value);
+    else
+      t.reset();
+  }
+};
+
 } // namespace detail
 
 template <class Inspector>
@@ -76,18 +88,18 @@ template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, generate_request& x) {
   detail::optional_on_wire pin{x.data_parallel_rank};
   detail::optional_on_wire bootstrap{x.bootstrap};
-  bool has_deadline = x.deadline.has_value();
-  std::int64_t deadline = has_deadline ? detail::to_wire(*x.deadline) : 0;
+  detail::time_on_wire deadline{x.deadline};
+  detail::time_on_wire first_token_by{x.first_token_by};
   auto load = [&]() -> caf::error {
     pin.store(x.data_parallel_rank);
     bootstrap.store(x.bootstrap);
-    x.deadline.reset();
-    if (has_deadline)
-      x.deadline = detail::from_wire(deadline);
+    deadline.store(x.deadline);
+    first_token_by.store(x.first_token_by);
     return {};
   };
   return f(caf::meta::type_name("generate_request"), x.rid, x.input_ids, x.sampling, x.samples, x.stream, pin.present,
-           pin.value, bootstrap.present, bootstrap.value, has_deadline, deadline, caf::meta::load_callback(load));
+           pin.value, bootstrap.present, bootstrap.value, deadline.present, deadline.value, x.priority,
+           first_token_by.present, first_token_by.value, caf::meta::load_callback(load));
 }
 
 namespace detail {

@@ -45,9 +45,12 @@ struct placement_request {
   std::uint32_t dp_size = 1; ///< Ranks of the pool, present or not: what engines reduce rooms by.
   /// Hash of each full block of the prompt, chained, so that equal hashes mean equal prompts up to there.
   std::span<const std::uint64_t> blocks{};
-  std::uint32_t block_tokens = 0; ///< of one block
-  bool needs_prefill = true;      ///< false: its KV comes from elsewhere (decode pools)
-  bool may_wait = false;          ///< the caller can keep it and ask again when something changed
+  std::uint32_t block_tokens = 0;            ///< of one block
+  bool needs_prefill = true;                 ///< false: its KV comes from elsewhere (decode pools)
+  bool may_wait = false;                     ///< the caller can keep it and ask again when something changed
+  std::int32_t priority = 0;                 ///< class of those who wait; a higher one goes first
+  std::optional<timestamp> deadline{};       ///< of its last token
+  std::optional<timestamp> first_token_by{}; ///< of its first
 };
 
 struct choice {
@@ -55,6 +58,12 @@ struct choice {
   double score = 0;                ///< Lower is better; 0 for rules without a score.
   bool wait = false;               ///< Better ask again than send it there now; only when the request may wait.
   std::uint64_t cached_tokens = 0; ///< prompt tokens that the rank is expected to have already
+};
+
+/// What a request that waits for a rank needs of it.
+struct waiting_estimate {
+  double work_s = 0;   ///< of computing its prompt
+  double to_end_s = 0; ///< from then to its last token, with that work
 };
 
 /// A leg whose first token was seen, or that is over.
@@ -124,8 +133,9 @@ class policy {
   virtual void on_ended(const leg_progress& leg) { static_cast<void>(leg); }
   virtual void on_step(const step_observation& step) { static_cast<void>(step); }
 
-  /// Those who wait are asked for in this order, lowest first, within their class; nullopt: in order of arrival.
-  [[nodiscard]] virtual std::optional<double> waiting_order(const placement_request& request) const {
+  /// Those who wait are asked for in order of their work, least first, within their class; nullopt: in order of
+  /// arrival.
+  [[nodiscard]] virtual std::optional<waiting_estimate> waiting_order(const placement_request& request) const {
     static_cast<void>(request);
     return std::nullopt;
   }

@@ -247,6 +247,9 @@ pool_controller::leg_request pool_controller::leg_of(const place_order& order, t
   leg.wanted.prompt_tokens = request.input_ids.size();
   leg.wanted.max_new_tokens = static_cast<std::uint64_t>(std::max(request.sampling.max_new_tokens, 0));
   leg.wanted.may_wait = may_wait;
+  leg.wanted.priority = request.priority;
+  leg.wanted.deadline = request.deadline;
+  leg.wanted.first_token_by = request.first_token_by;
   if (request.bootstrap)
     leg.wanted.bootstrap_room = request.bootstrap->room;
   if (options_.role != pool_role::decode && options_.prefix_block_tokens > 0 && policy_->uses_blocks()) {
@@ -272,8 +275,33 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::place_or_wait(c
   return place(leg_of(order, now, may_wait));
 }
 
-std::optional<double> pool_controller::waiting_order(const place_order& order, timestamp now) {
+waiting_key pool_controller::waiting_order(const place_order& order, timestamp now) {
   return waiting_order(leg_of(order, now, true).wanted);
+}
+
+waiting_key pool_controller::waiting_order(placement_request request) const {
+  request.needs_prefill = options_.role != pool_role::decode;
+  waiting_key key;
+  key.priority = request.priority;
+  const auto estimate = policy_->waiting_order(request);
+  if (!estimate)
+    return key;
+  key.work_s = estimate->work_s;
+  // A deadline that will pass whatever is done gains nothing, and costs those whose deadlines can be kept.
+  constexpr double hopeless = 0.8; // of the estimate
+  constexpr double prudent = 1.25;
+  const auto start_for = [&](const std::optional<timestamp>& by, double needed_s) {
+    if (!by || to_seconds(*by - request.now) < hopeless * needed_s)
+      return;
+    const auto start = *by - from_seconds(prudent * needed_s);
+    if (key.latest_start && *key.latest_start <= start)
+      return;
+    key.latest_start = start;
+    key.too_late = *by - from_seconds(hopeless * needed_s);
+  };
+  start_for(request.first_token_by, estimate->work_s);
+  start_for(request.deadline, estimate->to_end_s);
+  return key;
 }
 
 std::variant<placement, refusal, wait_for_rank> pool_controller::place(const leg_request& leg) {

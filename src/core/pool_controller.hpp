@@ -105,8 +105,8 @@ class pool_controller {
   /// The same, but `wait_for_rank` when it may wait and better did.
   [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place_or_wait(const place_order& order, timestamp now,
                                                                               bool may_wait);
-  /// See policy::waiting_order.
-  [[nodiscard]] std::optional<double> waiting_order(const place_order& order, timestamp now);
+  /// Of an order that is to wait.
+  [[nodiscard]] waiting_key waiting_order(const place_order& order, timestamp now);
 
   /// What is asked for, apart from the wire it came by.
   struct leg_request {
@@ -119,11 +119,7 @@ class pool_controller {
   /// The same for whoever has no request at hand. `wait_for_rank`: nothing was charged; ask again when something
   /// changed. Only when `wanted.may_wait`.
   [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place(const leg_request& leg);
-  /// See policy::waiting_order.
-  [[nodiscard]] std::optional<double> waiting_order(placement_request request) const {
-    request.needs_prefill = options_.role != pool_role::decode;
-    return policy_->waiting_order(request);
-  }
+  [[nodiscard]] waiting_key waiting_order(placement_request request) const;
 
   /// A rank that takes work under `epoch`. Returns the handles that were charged to an earlier epoch of it.
   std::vector<request_handle> rank_up(const rank_announcement& rank, timestamp now);

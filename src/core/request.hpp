@@ -58,11 +58,17 @@ struct generate_request {
   std::optional<std::int32_t> data_parallel_rank; ///< A pin to one rank of the pool that decodes.
   std::optional<bootstrap_info> bootstrap;        ///< Set when a gateway pairs the legs itself.
   std::optional<timestamp> deadline;              ///< The client's own; none = it waits as long as it lasts.
+  /// Its class among those who wait, priority_min .. priority_max: a higher one goes first. Not told to the engine.
+  std::int32_t priority = 0;
+  std::optional<timestamp> first_token_by; ///< The client wants its first token by then; it goes on without.
   /// When the front took it, for measuring; the origin = not known. Not serialised, it means nothing elsewhere.
   timestamp received_at{};
 
   friend bool operator==(const generate_request&, const generate_request&) = default;
 };
+
+inline constexpr std::int32_t priority_min = -8;
+inline constexpr std::int32_t priority_max = 8;
 
 /// Longest rid that a front lets through, in bytes.
 inline constexpr std::size_t rid_bytes_max = 256;

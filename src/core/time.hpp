@@ -33,4 +33,9 @@ class manual_clock final : public clock {
   return std::chrono::duration<double>(d).count();
 }
 
+/// The other way; for figures far below 292 years.
+[[nodiscard]] constexpr duration from_seconds(double s) noexcept {
+  return duration{static_cast<duration::rep>(s * 1e9)};
+}
+
 } // namespace rankwise::core

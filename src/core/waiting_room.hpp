@@ -4,9 +4,12 @@
 #include "core/time.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
+#include <map>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -15,8 +18,16 @@
 
 namespace rankwise::core {
 
-/// When one of those who wait goes before all that have a lower key, so that nobody is passed for ever. A key is the
-/// policy's estimate of the order's own work in seconds.
+/// By what those who wait for a place are put in order.
+struct waiting_key {
+  std::optional<double> work_s; ///< the policy's estimate of the order's own work; none = in order of arrival
+  std::int32_t priority = 0;    ///< its class; a higher one goes first
+  /// When to begin at the latest for the client's deadline; none = no deadline, or one that cannot be kept anyway.
+  std::optional<timestamp> latest_start;
+  timestamp too_late{}; ///< from when on the deadline cannot be kept; means something with `latest_start` only
+};
+
+/// When one of those who wait goes before all others, whatever their class and work, so that nobody is passed for ever.
 struct waiting_order_options {
   duration patience = std::chrono::milliseconds{500};
   double patience_per_work = 1;    ///< seconds more for each second of its own work
@@ -26,43 +37,43 @@ struct waiting_order_options {
   double largest_share = 0.008;
   double largest_factor = 100;
   duration patience_max = std::chrono::seconds{600}; ///< of anyone
+  /// So many times as long for each class between an order and the highest that waits when it comes.
+  double patience_per_class = 4;
+  /// A deadline counts from so long before the last moment to begin for it.
+  duration deadline_lead = std::chrono::seconds{10};
 };
 
 /// Orders that a pool cannot place yet: for want of room, or because every rank has enough to do. Bounded in number and
-/// in time. First come, first served, unless they come with a key: then the lowest is next, but one whose patience is
-/// over is next before all of those.
+/// in time. Next is one whose patience is over, the first of those; else one of the highest class: of those whose
+/// deadline is near and can be kept, or else of all, the one with the least work, or that came first where work is not
+/// known. (The earliest deadline first would spend the ranks on those that are about to miss it: with more than the
+/// ranks can do, most then miss theirs.)
 class waiting_room {
  public:
   waiting_room(std::size_t orders_max, duration time_max, waiting_order_options order = {})
       : orders_max_(orders_max), time_max_(time_max), order_(order) {}
 
-  /// False: it is full, the order is untouched. `by`: its key; nullopt: in order of arrival. `ranks`: how many share
-  /// the work.
-  [[nodiscard]] bool enter(place_order& order, timestamp now, std::optional<double> by = std::nullopt,
-                           std::size_t ranks = 1) {
+  /// False: it is full, the order is untouched. `ranks`: how many share the work.
+  [[nodiscard]] bool enter(place_order& order, timestamp now, const waiting_key& by = {}, std::size_t ranks = 1) {
     if (orders_.size() >= orders_max_ || by_handle_.contains(order.handle))
       return false;
     const auto handle = order.handle;
     const auto number = ++entered_;
     waiting w;
     w.until = now + time_max_;
-    w.key = {by.value_or(0), number};
-    w.due = now;
-    if (by) {
-      double s = to_seconds(order_.patience) + order_.patience_per_work * *by +
-                 order_.patience_per_queue * queued_ / static_cast<double>(std::max<std::size_t>(ranks, 1));
-      if (is_largest(*by))
-        s *= order_.largest_factor;
-      w.due += duration{static_cast<duration::rep>(std::clamp(s, 0.0, to_seconds(order_.patience_max)) * 1e9)};
-      queued_ += *by;
-    }
-    w.due = std::min(w.due, w.until);
+    w.by = by;
+    w.number = number;
+    w.due = std::min(now + patience_of(by, ranks), w.until);
     w.order = std::move(order);
     orders_.push_back(std::move(w));
     const auto entry = std::prev(orders_.end());
     by_handle_.emplace(handle, entry);
-    by_key_.emplace(entry->key, entry);
     by_due_.emplace(std::pair{entry->due, number}, entry);
+    auto& c = classes_[by.priority];
+    c.by_work.emplace(entry->by_work(), entry);
+    c.work_s += by.work_s.value_or(0);
+    if (by.latest_start)
+      c.by_start.emplace(std::pair{*by.latest_start, number}, entry);
     return true;
   }
   /// The one whose turn it is; nullptr: nobody waits. Valid until the next call.
@@ -96,20 +107,21 @@ class waiting_room {
   }
   void clear() {
     orders_.clear();
-    queued_ = 0;
     by_handle_.clear();
-    by_key_.clear();
     by_due_.clear();
+    classes_.clear();
   }
   [[nodiscard]] std::size_t size() const noexcept { return orders_.size(); }
 
  private:
-  using key_type = std::pair<double, std::uint64_t>;
   struct waiting {
     place_order order;
     timestamp until;
     timestamp due;
-    key_type key;
+    waiting_key by;
+    std::uint64_t number = 0;
+
+    [[nodiscard]] std::pair<double, std::uint64_t> by_work() const noexcept { return {by.work_s.value_or(0), number}; }
   };
   using entries = std::list<waiting>; // in order of arrival, which is that of `until`
   using iterator = entries::iterator;
@@ -119,13 +131,58 @@ class waiting_room {
       return a.first < b.first;
     }
   };
+  template <class T>
+  using ordered_by = std::set<std::pair<std::pair<T, std::uint64_t>, iterator>, by_first>;
+  struct priority_class {
+    ordered_by<double> by_work;
+    double work_s = 0;                 // of all
+    ordered_by<timestamp> by_start;    // of those whose deadline is far
+    ordered_by<timestamp> by_too_late; // of those whose deadline is near
+    ordered_by<double> urgent_by_work; // of the same
+  };
+
+  static void no_longer_urgent(priority_class& c, iterator entry) {
+    c.by_too_late.erase({std::pair{entry->by.too_late, entry->number}, entry});
+    c.urgent_by_work.erase({entry->by_work(), entry});
+  }
+  void look_at_deadlines(priority_class& c, timestamp now) const {
+    while (!c.by_start.empty() && c.by_start.begin()->first.first <= now + order_.deadline_lead) {
+      const auto entry = c.by_start.begin()->second;
+      c.by_start.erase(c.by_start.begin());
+      c.by_too_late.emplace(std::pair{entry->by.too_late, entry->number}, entry);
+      c.urgent_by_work.emplace(entry->by_work(), entry);
+    }
+    while (!c.by_too_late.empty() && c.by_too_late.begin()->first.first <= now)
+      no_longer_urgent(c, c.by_too_late.begin()->second);
+  }
 
   [[nodiscard]] iterator turn(timestamp now) {
-    if (by_key_.empty())
+    if (orders_.empty())
       return orders_.end();
     if (by_due_.begin()->first.first <= now)
       return by_due_.begin()->second;
-    return by_key_.begin()->second;
+    auto& first = classes_.begin()->second;
+    look_at_deadlines(first, now);
+    return (first.urgent_by_work.empty() ? first.by_work : first.urgent_by_work).begin()->second;
+  }
+  [[nodiscard]] duration patience_of(const waiting_key& by, std::size_t ranks) {
+    double s =
+        to_seconds(time_max_) / 2; // without work nobody passes it in its class, and classes alternate in the end
+    if (by.work_s) {
+      double before_s = 0;
+      for (const auto& [priority, c] : classes_)
+        if (priority >= by.priority)
+          before_s += c.work_s;
+      s = to_seconds(order_.patience) + order_.patience_per_work * *by.work_s +
+          order_.patience_per_queue * before_s / static_cast<double>(std::max<std::size_t>(ranks, 1));
+      if (is_largest(*by.work_s))
+        s *= order_.largest_factor;
+      s = std::min(s, to_seconds(order_.patience_max));
+    }
+    if (!classes_.empty() && classes_.begin()->first > by.priority)
+      s *= std::pow(order_.patience_per_class, std::int64_t{classes_.begin()->first} - by.priority);
+    s = std::min({s, to_seconds(order_.patience_max), to_seconds(time_max_)});
+    return from_seconds(std::max(s, 0.0));
   }
   /// Follows the quantile of all keys by steps, up when passed and down otherwise (stochastic approximation).
   [[nodiscard]] bool is_largest(double key) {
@@ -137,10 +194,18 @@ class waiting_room {
     return above;
   }
   void erase(iterator entry, request_handle handle) {
-    queued_ = orders_.size() == 1 ? 0 : queued_ - entry->key.first;
     by_handle_.erase(handle);
-    by_key_.erase({entry->key, entry});
-    by_due_.erase({std::pair{entry->due, entry->key.second}, entry});
+    by_due_.erase({std::pair{entry->due, entry->number}, entry});
+    const auto found = classes_.find(entry->by.priority);
+    auto& c = found->second;
+    c.by_work.erase({entry->by_work(), entry});
+    if (entry->by.latest_start) {
+      c.by_start.erase({std::pair{*entry->by.latest_start, entry->number}, entry});
+      no_longer_urgent(c, entry);
+    }
+    c.work_s -= entry->by.work_s.value_or(0);
+    if (c.by_work.empty())
+      classes_.erase(found); // with what rounding left of its work
     orders_.erase(entry);
   }
 
@@ -148,12 +213,11 @@ class waiting_room {
   duration time_max_;
   waiting_order_options order_;
   std::uint64_t entered_ = 0;
-  double queued_ = 0;  // sum of keys
-  double largest_ = 1; // key that `largest_share` of the orders exceed
+  double largest_ = 1; // work in seconds that `largest_share` of the orders exceed
   entries orders_;
   std::unordered_map<request_handle, iterator> by_handle_;
-  std::set<std::pair<key_type, iterator>, by_first> by_key_;
-  std::set<std::pair<std::pair<timestamp, std::uint64_t>, iterator>, by_first> by_due_;
+  ordered_by<timestamp> by_due_;
+  std::map<std::int32_t, priority_class, std::greater<>> classes_; // those with orders, the highest first
 };
 
 } // namespace rankwise::core

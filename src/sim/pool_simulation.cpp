@@ -371,6 +371,9 @@ core::pool_controller::leg_request run::leg_of(std::uint32_t request, bool may_w
   leg.wanted.blocks = states_[request].blocks;
   leg.wanted.block_tokens = load_.block_tokens;
   leg.wanted.may_wait = may_wait;
+  leg.wanted.priority = asked.priority;
+  if (asked.deadline_s)
+    leg.wanted.first_token_by = at_seconds(result_.requests[request].arrival_s + *asked.deadline_s);
   return leg;
 }
 
@@ -432,6 +435,8 @@ void run::arrive(std::uint32_t request) {
   r.arrival_s = seconds(now_);
   r.input_tokens = asked.input_tokens;
   r.output_tokens = asked.output_tokens;
+  r.priority = asked.priority;
+  r.deadline_s = asked.deadline_s;
   if (f.held.size() == 0 && place(request, true))
     return;
   core::place_order order;

@@ -76,8 +76,10 @@ struct request_result {
   std::uint32_t output_tokens = 0; ///< asked for
   std::uint32_t generated = 0;
   std::uint32_t cached = 0;
-  std::uint16_t rank = 0;         ///< unified or decode
-  std::uint16_t prefill_rank = 0; ///< of a pair
+  std::int32_t priority = 0;
+  std::optional<double> deadline_s; ///< from arrival to first token
+  std::uint16_t rank = 0;           ///< unified or decode
+  std::uint16_t prefill_rank = 0;   ///< of a pair
   bool refused = false;
   bool failed = false; ///< ended by an engine or lost with a rank
 };

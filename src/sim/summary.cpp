@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 namespace rankwise::sim {
 
@@ -65,6 +69,33 @@ run_summary summarise(const simulation_result& result, const simulation_options&
   s.busiest_to_mean_work = result.busiest_to_mean_work;
   s.prefix_hit_share = result.prefix_hit_share;
   return s;
+}
+
+std::vector<class_summary> summarise_classes(const simulation_result& result) {
+  struct sums {
+    class_summary out;
+    std::vector<double> ttft;
+    std::size_t met = 0;
+  };
+  std::map<std::pair<std::int32_t, bool>, sums, std::greater<>> by_class;
+  for (const auto& r : result.requests) {
+    auto& c = by_class[{r.priority, r.deadline_s.has_value()}];
+    ++c.out.requests;
+    if (r.bound_s >= 0)
+      c.out.held_max_s = std::max(c.out.held_max_s, r.bound_s - r.arrival_s);
+    if (r.first_token_s >= 0)
+      c.ttft.push_back(r.first_token_s - r.arrival_s);
+    c.met += r.deadline_s && r.first_token_s >= 0 && r.first_token_s - r.arrival_s <= *r.deadline_s ? 1 : 0;
+  }
+  std::vector<class_summary> rows;
+  for (auto& [key, c] : by_class) {
+    std::tie(c.out.priority, c.out.with_deadline) = key;
+    c.out.ttft_mean_s = mean(c.ttft);
+    c.out.ttft_p99_s = quantile(std::move(c.ttft), 0.99);
+    c.out.deadlines_met_share = static_cast<double>(c.met) / static_cast<double>(c.out.requests);
+    rows.push_back(c.out);
+  }
+  return rows;
 }
 
 double saturation_speed(const workload& load, const simulation_options& options) {

@@ -39,6 +39,20 @@ struct ttft_target {
 [[nodiscard]] run_summary summarise(const simulation_result& result, const simulation_options& options,
                                     const ttft_target& target = {});
 
+/// Of the requests of one priority class that `deadline` tells apart: with one, without one.
+struct class_summary {
+  std::int32_t priority = 0;
+  bool with_deadline = false;
+  std::size_t requests = 0;
+  double ttft_mean_s = 0;
+  double ttft_p99_s = 0;
+  double held_max_s = 0;          ///< longest wait in the controller
+  double deadlines_met_share = 0; ///< first token in time; 0 without deadlines
+};
+
+/// The highest class first; one row when the workload has neither classes nor deadlines.
+[[nodiscard]] std::vector<class_summary> summarise_classes(const simulation_result& result);
+
 /// Of values that are not sorted; NaN when there are none.
 [[nodiscard]] double quantile(std::vector<double> values, double q);
 

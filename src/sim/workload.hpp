@@ -19,6 +19,8 @@ struct workload_request {
   /// One per started block of `workload::block_tokens` prompt tokens: requests whose leading numbers are equal begin
   /// with the same tokens. Empty = shares nothing.
   std::vector<std::uint64_t> prefix_blocks;
+  std::int32_t priority = 0;          ///< its class among those who wait for a rank; a higher one goes first
+  std::optional<double> deadline_s{}; ///< from its arrival to its first token
 
   friend bool operator==(const workload_request&, const workload_request&) = default;
 };

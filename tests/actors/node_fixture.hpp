@@ -150,12 +150,14 @@ class node : public testing::Test {
     say(event(link_event_kind::registered, rank, epoch, dp_size));
   }
 
-  void submit(core::stream_id stream, const std::string& rid, std::optional<std::int32_t> pin = {}) {
+  void submit(core::stream_id stream, const std::string& rid, std::optional<std::int32_t> pin = {},
+              std::int32_t priority = 0) {
     core::generate_request r;
     r.rid = rid;
     r.input_ids.assign(10, 7);
     r.sampling.max_new_tokens = 16;
     r.data_parallel_rank = pin;
+    r.priority = priority;
     caf::anon_send(directory->request_manager().handle,
                    submit_request{stream, std::make_shared<const core::generate_request>(std::move(r))});
     settle();

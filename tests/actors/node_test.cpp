@@ -323,6 +323,19 @@ TEST_F(node, a_full_pool_lets_requests_wait_in_order_and_refuses_what_has_no_pla
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
+TEST_F(node, of_those_who_wait_for_room_the_higher_class_goes_first) {
+  core::pool_options pool_options;
+  pool_options.requests_in_flight_max = 1;
+  start(1, pool_options);
+  submit(1, "runs");
+  submit(2, "low", {}, -1);
+  submit(3, "plain");
+  submit(4, "high", {}, 2);
+  for (const char* ends : {"runs", "high", "plain", "low"})
+    output(only_add(ends), {1}, core::finish_reason::stop);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
 TEST_F(node, a_request_waits_for_room_no_longer_than_the_pool_allows) {
   core::pool_options pool_options;
   pool_options.requests_in_flight_max = 1;

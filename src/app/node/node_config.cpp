@@ -210,6 +210,8 @@ void read_pool(const toml::table& table, const std::string& file, config_errors&
   r.number("waiting_largest_share", waiting.largest_share, 0, 1);
   r.number("waiting_largest_factor", waiting.largest_factor, 1, 1e6);
   r.milliseconds("waiting_patience_max_ms", waiting.patience_max, 0, many);
+  r.milliseconds("waiting_deadline_lead_ms", waiting.deadline_lead, 0, many);
+  r.number("waiting_patience_per_class", waiting.patience_per_class, 1, 1e6);
   r.integer("seed", pool.options.tuning.seed, 0, std::numeric_limits<std::int64_t>::max());
   r.finish();
   effective.push_back(r.effective());

@@ -4,6 +4,7 @@
 #include "app/sim/line_plot.hpp"
 #include "core/policy.hpp"
 #include "sim/load_paths.hpp"
+#include "sim/request_classes.hpp"
 #include "sim/suite.hpp"
 
 #include <CLI/CLI.hpp>
@@ -57,6 +58,7 @@ struct sim_options {
   double damage_weight = core::policy_options{}.headroom_damage_weight;
   double work_weight = core::policy_options{}.headroom_work_weight;
   double credit_chunks = core::policy_options{}.headroom_credit_chunks;
+  sim::request_class_options classes;
   std::string plot;
   std::string json_file;
   std::string decisions;
@@ -195,6 +197,32 @@ void print_table(const std::vector<run>& runs) {
   }
 }
 
+/// Only where there are classes to tell apart.
+void print_classes(const std::vector<run>& runs) {
+  if (sim::summarise_classes(runs.front().result).size() < 2)
+    return;
+  fmt::print("\n{:<24} {:>8} {:>8} {:>9} {:>12} {:>12} {:>12} {:>12}\n", "POLICY", "PRIORITY", "DEADLINE", "REQUESTS",
+             "TTFT mean s", "p99 s", "wait max s", "in time %");
+  for (const auto& r : runs)
+    for (const auto& c : sim::summarise_classes(r.result))
+      fmt::print("{:<24} {:>8} {:>8} {:>9} {:>12.3f} {:>12.2f} {:>12.2f} {:>12}\n", r.policy, c.priority,
+                 c.with_deadline ? "yes" : "no", c.requests, c.ttft_mean_s, c.ttft_p99_s, c.held_max_s,
+                 c.with_deadline ? fmt::format("{:.1f}", 100 * c.deadlines_met_share) : "-");
+}
+
+json classes_to_json(const sim::simulation_result& result) {
+  auto rows = json::array();
+  for (const auto& c : sim::summarise_classes(result))
+    rows.push_back({{"priority", c.priority},
+                    {"with_deadline", c.with_deadline},
+                    {"requests", c.requests},
+                    {"ttft_mean_s", c.ttft_mean_s},
+                    {"ttft_p99_s", c.ttft_p99_s},
+                    {"wait_max_s", c.held_max_s},
+                    {"deadlines_met_share", c.with_deadline ? json(c.deadlines_met_share) : json(nullptr)}});
+  return rows;
+}
+
 plot_line distribution(const std::string& label, std::vector<double> values) {
   plot_line line{label, {}};
   std::sort(values.begin(), values.end());
@@ -276,6 +304,7 @@ json to_json(const run& r) {
           {"prefix_hit_share", s.prefix_hit_share},
           {"retractions", r.result.retractions},
           {"steps", r.result.steps},
+          {"classes", classes_to_json(r.result)},
           {"event_hash", fmt::format("{:016x}", r.result.event_hash)},
           {"wall_s", r.took_s}};
 }
@@ -317,6 +346,9 @@ int run_policies(sim_options& o) {
     speed = o.utilisation * sim::saturation_speed(*load, base);
     load = sim::limited(std::move(*load), {speed});
   }
+  auto classes = o.classes;
+  classes.seed = o.workload.seed;
+  sim::assign_classes(*load, classes, base);
   const auto name = o.workload.trace.empty() ? load->name : std::filesystem::path(o.workload.trace).filename().string();
   const auto head = fmt::format("{}, speed {:.4g}", name, speed);
   std::vector<run> runs;
@@ -335,6 +367,7 @@ int run_policies(sim_options& o) {
              load->span_s(), o.pool, o.ranks, o.lockstep ? "lockstep" : "independent", o.workload.seed);
   fmt::print("P99 of the TTFT on an idle pool, which no rule can beat by much: {:.2f} s\n\n", any.ttft_bound_p99_s);
   print_table(runs);
+  print_classes(runs);
   if (!o.plot.empty()) {
     plot(o.plot, fmt::format("{} ({}, {} ranks)", head, o.pool, o.ranks), runs);
     fmt::print("\nplots: {}\n", o.plot);
@@ -449,6 +482,15 @@ void add_sim_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command.add_option("--silent-rank", o.silent_rank, "This rank reports nothing");
   command.add_option("--event", o.events, "dies|slows|joins|drains|freezes:RANK@SECONDS[:FACTOR], may be repeated");
+  const auto share = CLI::Range(0.0, 1.0);
+  command.add_option("--high-share", o.classes.high_share, "Share of the requests that get priority 1, by chance")
+      ->check(share);
+  command.add_option("--low-share", o.classes.low_share, "And priority -1")->check(share);
+  command.add_option("--deadline-share", o.classes.deadline_share, "And a deadline of their first token")->check(share);
+  command
+      .add_option("--deadline-slack", o.classes.deadline_slack, "It is 1 s and so many times the TTFT on an idle pool")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command.add_option("--kv-tokens", o.kv_tokens, "KV capacity of a rank")->capture_default_str();
   command.add_option("--max-running", o.max_running, "Requests that a rank runs at once")->capture_default_str();
   command.add_option("--chunk-tokens", o.chunk_tokens, "Prompt tokens of one step")->capture_default_str();

@@ -203,14 +203,18 @@ std::span<const std::uint16_t> headroom::preferred(const placement_request& requ
   return preferred_;
 }
 
-std::optional<double> headroom::waiting_order(const placement_request& request) const {
+std::optional<waiting_estimate> headroom::waiting_order(const placement_request& request) const {
   if (!options_.headroom_late_binding || !request.needs_prefill)
     return std::nullopt;
   const auto matches = matches_of(request);
   auto work = static_cast<double>(request.prompt_tokens);
   for (const auto& m : matches)
     work = std::min(work, work_of(request, m.rank, matches));
-  return work * pace_.get().per_prefill_token_s;
+  const double step = mean_step_s_ > 0 ? mean_step_s_ : pace_.get().decode_s(1, work);
+  waiting_estimate e;
+  e.work_s = work * pace_.get().per_prefill_token_s;
+  e.to_end_s = e.work_s + lengths_.expected(request.prompt_tokens, request.max_new_tokens) * step;
+  return e;
 }
 
 std::optional<choice> headroom::choose(std::span<const rank_view> ranks, const placement_request& request) {
@@ -336,6 +340,10 @@ void headroom::on_step(const step_observation& step) {
     }
     if (l.any_done)
       learn_from_prompt(l, step);
+  }
+  if (l.stepped && l.requests_after_step > 0) {
+    constexpr double weight = 0.01; // of one observation
+    mean_step_s_ += (mean_step_s_ > 0 ? weight : 1) * (gap - mean_step_s_);
   }
   l.any_done = false;
   l.last_gap_s = gap;

@@ -29,7 +29,7 @@ class headroom final : public policy {
   [[nodiscard]] std::span<const double> last_scores() const noexcept override { return scores_; }
   [[nodiscard]] std::size_t ranks_enough() const noexcept override { return options_.headroom_ranks_enough; }
   [[nodiscard]] std::span<const std::uint16_t> preferred(const placement_request& request) const override;
-  [[nodiscard]] std::optional<double> waiting_order(const placement_request& request) const override;
+  [[nodiscard]] std::optional<waiting_estimate> waiting_order(const placement_request& request) const override;
 
   void on_placed(std::uint16_t rank, const placement_request& request) override;
   void on_first_token(const leg_progress& leg) override;
@@ -109,6 +109,7 @@ class headroom final : public policy {
   std::vector<double> scores_;
   mutable std::vector<std::uint16_t> preferred_;
   double mean_prompt_ = 1024;    // tokens, of lately
+  double mean_step_s_ = 0;       // between outputs of a rank with streams, of lately; 0 = none was seen
   pool_figures pool_;            // of the last decision, for whoever asks why
   std::uint64_t pool_steps_ = 0; // of ranks in lockstep
   timestamp pool_stepped_at_{};

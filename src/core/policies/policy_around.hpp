@@ -14,7 +14,7 @@ class policy_around : public policy {
 
   [[nodiscard]] std::string_view name() const noexcept override { return rule_->name(); }
   [[nodiscard]] bool uses_blocks() const noexcept override { return rule_->uses_blocks(); }
-  [[nodiscard]] std::optional<double> waiting_order(const placement_request& request) const override {
+  [[nodiscard]] std::optional<waiting_estimate> waiting_order(const placement_request& request) const override {
     return rule_->waiting_order(request);
   }
   void on_placed(std::uint16_t rank, const placement_request& request) override { rule_->on_placed(rank, request); }

@@ -338,6 +338,30 @@ bool is_utf8(std::string_view text) noexcept {
   return true;
 }
 
+namespace {
+
+tl::expected<std::int32_t, grpc::status> read_whole_number(std::string_view key, std::string_view text,
+                                                           std::int32_t least, std::int32_t most) {
+  std::int32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < least || value > most) {
+    return tl::unexpected(grpc::status{grpc::status_code::invalid_argument,
+                                       std::string{key} + ": \"" + shown(text) + "\" is not a whole number from " +
+                                           std::to_string(least) + " to " + std::to_string(most)});
+  }
+  return value;
+}
+
+} // namespace
+
+tl::expected<std::int32_t, grpc::status> read_priority(std::string_view text) {
+  return read_whole_number(priority_key, text, core::priority_min, core::priority_max);
+}
+
+tl::expected<std::int32_t, grpc::status> read_first_token_ms(std::string_view text) {
+  return read_whole_number(first_token_ms_key, text, 1, first_token_ms_max);
+}
+
 tl::expected<core::generate_request, grpc::status> request_validation::check(const pb::GenerateRequest& in,
                                                                              const core::node_info& node) const {
   core::generate_request out;

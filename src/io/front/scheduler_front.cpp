@@ -207,6 +207,24 @@ class scheduler_front::impl {
     return node_;
   }
 
+  tl::expected<void, grpc::status> read_metadata(const grpc::call& call, core::generate_request& request) const {
+    if (const auto text = call.metadata(priority_key)) {
+      const auto priority = read_priority(*text);
+      if (!priority) {
+        return tl::unexpected(priority.error());
+      }
+      request.priority = *priority;
+    }
+    if (const auto text = call.metadata(first_token_ms_key)) {
+      const auto within = read_first_token_ms(*text);
+      if (!within) {
+        return tl::unexpected(within.error());
+      }
+      request.first_token_by = clock_.now() + std::chrono::milliseconds{*within};
+    }
+    return {};
+  }
+
   started_call generate(grpc::call& call, std::string_view bytes) {
     google::protobuf::ArenaOptions arena_options;
     arena_options.initial_block = arena_block_.data();
@@ -221,6 +239,10 @@ class scheduler_front::impl {
     }
     if (draining_.load(std::memory_order_relaxed)) {
       return tl::unexpected(grpc::status{grpc::status_code::unavailable, "shutting_down: this node takes nothing new"});
+    }
+    if (auto read = read_metadata(call, *checked); !read) {
+      invalid_.add();
+      return tl::unexpected(std::move(read.error()));
     }
     if (const auto left = call.time_left()) {
       checked->deadline = clock_.now() + *left;

@@ -110,7 +110,7 @@ TEST(headroom_late_binding, is_off_by_its_switch_and_where_nothing_is_prefilled)
 
 TEST(headroom_late_binding, the_order_of_those_who_wait_is_the_seconds_that_their_prompts_take) {
   const headroom p{policy_options{}};
-  EXPECT_NEAR(*p.waiting_order(prompt(10'000)), 10'000 * p.pace().per_prefill_token_s, 1e-9);
+  EXPECT_NEAR(p.waiting_order(prompt(10'000))->work_s, 10'000 * p.pace().per_prefill_token_s, 1e-9);
 }
 
 // -- progress

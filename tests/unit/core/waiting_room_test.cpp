@@ -23,7 +23,7 @@ place_order order(request_handle handle) {
 
 bool enter(waiting_room& room, request_handle handle, timestamp now, std::optional<double> by, std::size_t ranks = 1) {
   auto o = order(handle);
-  return room.enter(o, now, by, ranks);
+  return room.enter(o, now, {by, 0, {}, {}}, ranks);
 }
 
 std::vector<request_handle> drain(waiting_room& room, timestamp now) {
@@ -128,6 +128,71 @@ TEST(waiting_room_with_keys, it_is_bounded_and_takes_nobody_twice) {
   waiting_room none{0, seconds{1}};
   EXPECT_FALSE(enter(none, 1, at(0), 1));
   EXPECT_EQ(none.next(at(0)), nullptr);
+}
+
+bool enter(waiting_room& room, request_handle handle, timestamp now, const waiting_key& by) {
+  auto o = order(handle);
+  return room.enter(o, now, by);
+}
+
+TEST(waiting_room_with_classes, a_higher_class_goes_first_and_work_orders_within_a_class) {
+  waiting_room room{10, seconds{10}};
+  EXPECT_TRUE(enter(room, 1, at(0), {1.0, 0, {}, {}}));
+  EXPECT_TRUE(enter(room, 2, at(0), {9.0, 2, {}, {}}));
+  EXPECT_TRUE(enter(room, 3, at(0), {5.0, 2, {}, {}}));
+  EXPECT_TRUE(enter(room, 4, at(0), {0.1, -1, {}, {}}));
+  EXPECT_THAT(drain(room, at(1)), ElementsAre(3, 2, 1, 4));
+}
+
+TEST(waiting_room_with_classes, a_deadline_that_is_near_and_can_be_kept_goes_first_in_its_class_only) {
+  waiting_order_options o;
+  o.patience = seconds{9};
+  o.deadline_lead = milliseconds{100};
+  waiting_room room{10, seconds{10}, o};
+  EXPECT_TRUE(enter(room, 1, at(0), {5.0, 0, at(300), at(900)}));
+  EXPECT_TRUE(enter(room, 2, at(0), {4.0, 0, at(400), at(500)}));
+  EXPECT_TRUE(enter(room, 3, at(0), {1.0, 0, {}, {}}));
+  EXPECT_TRUE(enter(room, 4, at(0), {8.0, 1, {}, {}}));
+  EXPECT_TRUE(enter(room, 5, at(0), {7.0, -1, at(0), at(9000)}));
+  EXPECT_EQ(room.next(at(400))->handle, 4u) << "a deadline moves nobody into another class";
+  EXPECT_TRUE(room.leave(4));
+  EXPECT_EQ(room.next(at(199))->handle, 3u) << "there is time";
+  EXPECT_EQ(room.next(at(200))->handle, 1u);
+  EXPECT_EQ(room.next(at(300))->handle, 2u) << "less work, and as near";
+  EXPECT_EQ(room.next(at(500))->handle, 1u) << "the other one is too late";
+  EXPECT_THAT(drain(room, at(900)), ElementsAre(3, 2, 1, 5));
+}
+
+TEST(waiting_room_with_classes, a_stream_of_a_higher_class_passes_a_lower_one_for_a_bounded_time_only) {
+  for (const bool work_known : {true, false}) {
+    waiting_order_options o = half_a_second; // x 4 x 4 for two classes
+    waiting_room room{1000, seconds{work_known ? 60 : 4}, o};
+    EXPECT_TRUE(enter(room, 1, at(0), {1.0, 2, {}, {}}));
+    EXPECT_TRUE(enter(room, 2, at(0), {work_known ? std::optional{0.1} : std::nullopt, 0, {}, {}}));
+    request_handle h = 2;
+    int passed_ms = 0;
+    while (room.next(at(passed_ms))->handle != 2) {
+      ASSERT_TRUE(room.leave(room.next(at(passed_ms))->handle));
+      passed_ms += 100;
+      ASSERT_LE(passed_ms, 60'000);
+      EXPECT_TRUE(enter(room, ++h, at(passed_ms), {0.1, 2, {}, {}}));
+    }
+    EXPECT_EQ(passed_ms, work_known ? 8'000 : 4'000) << "0.5 s x 16, but nobody longer than the room's time";
+  }
+}
+
+TEST(waiting_room_with_classes, patience_counts_the_work_of_its_own_and_higher_classes) {
+  waiting_order_options o = half_a_second;
+  o.patience_per_queue = 1;
+  o.patience_per_work = 1;
+  waiting_room room{10, seconds{60}, o};
+  EXPECT_TRUE(enter(room, 1, at(0), {50.0, -1, {}, {}}));
+  EXPECT_TRUE(enter(room, 2, at(0), {2.0, 0, {}, {}})); // 2.5 s
+  EXPECT_TRUE(enter(room, 3, at(0), {1.0, 0, {}, {}})); // 1.5 + 2 s
+  EXPECT_TRUE(room.leave(2));
+  EXPECT_TRUE(enter(room, 4, at(3000), {0.5, 1, {}, {}}));
+  EXPECT_EQ(room.next(at(3499))->handle, 4u);
+  EXPECT_EQ(room.next(at(3500))->handle, 3u);
 }
 
 /// The same rules over a plain list.

@@ -305,6 +305,33 @@ TEST_F(scheduler_front_test, a_disconnect_cancels_every_stream_of_the_connection
   EXPECT_EQ(cancels[0].second, failure::client_cancelled);
 }
 
+TEST_F(scheduler_front_test, a_priority_in_the_metadata_reaches_the_node_and_a_wrong_one_is_refused_by_name) {
+  start();
+  generate(request_of("plain"));
+  generate(request_of("high"), {{"rankwise-priority", "8"}});
+  generate(request_of("low"), {{"rankwise-priority", "-8"}});
+  EXPECT_EQ(intake_.request(0).request->priority, 0);
+  EXPECT_EQ(intake_.request(1).request->priority, 8);
+  EXPECT_EQ(intake_.request(2).request->priority, -8);
+  for (const char* wrong : {"9", "-9", "", "high", "1.5", "99999999999"}) {
+    const auto& in = client_->wait(generate(request_of("r"), {{"rankwise-priority", wrong}}));
+    EXPECT_EQ(in.status(), 3) << wrong;
+    EXPECT_NE(in.message().find("rankwise-priority: \"" + std::string{wrong} + "\""), std::string::npos)
+        << in.message();
+  }
+  for (const char* wrong : {"0", "-5", "soon", "86400001"}) {
+    const auto& in = client_->wait(generate(request_of("r"), {{"rankwise-first-token-ms", wrong}}));
+    EXPECT_EQ(in.status(), 3) << wrong;
+    EXPECT_NE(in.message().find("rankwise-first-token-ms: \"" + std::string{wrong} + "\""), std::string::npos);
+  }
+  generate(request_of("last"), {{"rankwise-first-token-ms", "250"}});
+  EXPECT_EQ(intake_.request(3).request->rid, "last");
+  ASSERT_TRUE(intake_.request(3).request->first_token_by);
+  EXPECT_NEAR(core::to_seconds(*intake_.request(3).request->first_token_by - intake_.request(3).request->received_at),
+              0.25, 0.01);
+  EXPECT_FALSE(intake_.request(0).request->first_token_by);
+}
+
 TEST_F(scheduler_front_test, a_deadline_goes_with_the_request_and_ends_the_call) {
   start();
   const auto before = clock_.now();

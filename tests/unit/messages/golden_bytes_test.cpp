@@ -57,6 +57,8 @@ core::request_ptr full_request() {
   r.data_parallel_rank = 3;
   r.bootstrap = core::bootstrap_info{"host", 8998, 0x7fff'ffff'ffff'fffe};
   r.deadline = core::timestamp{core::duration{123'456'789}};
+  r.priority = -3;
+  r.first_token_by = core::timestamp{core::duration{987'654}};
   return std::make_shared<const core::generate_request>(std::move(r));
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/policies/policy_around.hpp"
 #include "sim/random.hpp"
+#include "sim/request_classes.hpp"
 #include "sim/summary.hpp"
 
 #include <gmock/gmock.h>
@@ -322,6 +323,48 @@ TEST(happenings, when_the_last_rank_dies_requests_are_refused_and_do_not_hang) {
     expect_conserved(w, r, std::string{to_string(shape)});
     EXPECT_GT(count_refused(r), 20u) << to_string(shape);
   }
+}
+
+// -- classes and deadlines
+// ------------------------------------------------------------------------------------------------
+
+/// More than the ranks can do, of which a part has a class or a deadline.
+simulation_result overloaded(const request_class_options& classes,
+                             simulation_options o = options_of(pool_shape::unified)) {
+  auto w = steady(1500, 8, 6000, 20);
+  assign_classes(w, classes, o);
+  return simulate(w, o);
+}
+
+TEST(request_classes, a_higher_class_waits_less_and_the_lowest_no_longer_than_its_patience) {
+  request_class_options classes;
+  classes.high_share = 0.2;
+  classes.low_share = 0.2;
+  auto o = options_of(pool_shape::unified);
+  o.pool.waiting_order.patience_max = std::chrono::seconds{60};
+  const auto rows = summarise_classes(overloaded(classes, o));
+  ASSERT_EQ(rows.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(rows[i].priority, 1 - static_cast<int>(i));
+  EXPECT_LT(rows[0].ttft_mean_s, 0.5 * rows[1].ttft_mean_s);
+  EXPECT_LT(rows[1].ttft_mean_s, 0.8 * rows[2].ttft_mean_s);
+  EXPECT_LT(rows[2].held_max_s, 90) << "60 s, and what those before it take whose patience is over too";
+}
+
+TEST(request_classes, more_deadlines_are_kept_when_they_count) {
+  request_class_options classes;
+  classes.deadline_share = 0.2;
+  const auto kept = [&](core::duration lead) {
+    auto o = options_of(pool_shape::unified);
+    o.pool.waiting_order.deadline_lead = lead;
+    for (const auto& row : summarise_classes(overloaded(classes, o)))
+      if (row.with_deadline)
+        return row.deadlines_met_share;
+    return 0.0;
+  };
+  const auto without = kept(-std::chrono::hours{1});
+  const auto with = kept(std::chrono::seconds{10});
+  EXPECT_GT(with, without + 0.04) << with << " beside " << without;
 }
 
 // -- load path
