@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   rankwise::app::add_operator_commands(app, exit_code);
   rankwise::app::add_config_command(app, exit_code);
   rankwise::app::add_history_command(app, exit_code);
+  rankwise::app::add_record_commands(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

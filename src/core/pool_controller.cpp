@@ -40,8 +40,8 @@ std::string_view to_string(placement_rule r) noexcept {
   return "unknown";
 }
 
-pool_controller::pool_controller(pool_options options, std::unique_ptr<policy> rule)
-    : options_(std::move(options)),
+pool_controller::pool_controller(pool_options options, std::unique_ptr<policy> rule, decision_recorder* recorder)
+    : options_(std::move(options)), recorder_(recorder),
       ledger_(options_.ledger, std::min(options_.requests_in_flight_max, requests_reserved_max)),
       policy_(rule ? std::move(rule) : make_policy(options_.policy, options_.tuning)), ranks_(options_.ranks_max) {
   policy_rule_ = "policy " + options_.policy;
@@ -49,6 +49,8 @@ pool_controller::pool_controller(pool_options options, std::unique_ptr<policy> r
     throw std::invalid_argument("policy: no policy is named \"" + options_.policy + "\"");
   views_.reserve(options_.ranks_max);
   random_.seed(options_.tuning.seed);
+  if (recorder_ != nullptr)
+    recorder_->opened(options_);
 }
 
 void pool_controller::look_at_states() {
@@ -176,6 +178,8 @@ bool pool_controller::set_policy(const std::string& name, timestamp now) {
   auto fresh = make_policy(name, options_.tuning);
   if (fresh == nullptr)
     return false;
+  if (recorder_ != nullptr)
+    recorder_->policy_set(name, now);
   policy_ = std::move(fresh);
   options_.policy = name;
   policy_rule_ = "policy " + name;
@@ -276,7 +280,10 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::place_or_wait(c
 }
 
 waiting_key pool_controller::waiting_order(const place_order& order, timestamp now) {
-  return waiting_order(leg_of(order, now, true).wanted);
+  const auto leg = leg_of(order, now, true);
+  if (recorder_ != nullptr)
+    recorder_->waits(leg);
+  return waiting_order(leg.wanted);
 }
 
 waiting_key pool_controller::waiting_order(placement_request request) const {
@@ -305,6 +312,20 @@ waiting_key pool_controller::waiting_order(placement_request request) const {
 }
 
 std::variant<placement, refusal, wait_for_rank> pool_controller::place(const leg_request& leg) {
+  decision d;
+  auto result = decide(leg, d);
+  if (recorder_ != nullptr) {
+    if (const auto* refused = std::get_if<refusal>(&result))
+      d = {decision::kind::refused, 0, 0, std::nullopt, refused->reason};
+    else if (std::holds_alternative<wait_for_rank>(result))
+      d = {decision::kind::waits, 0, 0, std::nullopt, failure::none};
+    recorder_->decided(leg, d);
+  }
+  return result;
+}
+
+/// `d`: of a placement.
+std::variant<placement, refusal, wait_for_rank> pool_controller::decide(const leg_request& leg, decision& d) {
   auto wanted = leg.wanted;
   const auto now = wanted.now;
   wanted.dp_size = dp_size();
@@ -402,6 +423,10 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::place(const leg
     return refuse(leg, failure::no_rank_available, record.rule);
   }
   policy_->on_placed(*chosen, wanted);
+  d.rank = *chosen;
+  d.epoch = e.announced.epoch;
+  if (best)
+    d.score = best->score;
   ++e.placements;
   ++counts_.placed;
   ++counts_.placed_by[static_cast<std::size_t>(rule)];
@@ -418,6 +443,8 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::place(const leg
 }
 
 std::vector<request_handle> pool_controller::rank_up(const rank_announcement& rank, timestamp now) {
+  if (recorder_ != nullptr)
+    recorder_->rank_up(rank, now);
   if (rank.rank.pool != options_.index || rank.rank.rank >= ranks_.size())
     return {};
   auto& e = ranks_[rank.rank.rank];
@@ -439,6 +466,8 @@ std::vector<request_handle> pool_controller::rank_up(const rank_announcement& ra
 }
 
 void pool_controller::rank_paused(rank_id rank, rank_epoch epoch, rank_state state) {
+  if (recorder_ != nullptr)
+    recorder_->rank_paused(rank, epoch, state);
   if (rank.pool != options_.index || rank.rank >= ranks_.size())
     return;
   auto& e = ranks_[rank.rank];
@@ -448,6 +477,8 @@ void pool_controller::rank_paused(rank_id rank, rank_epoch epoch, rank_state sta
 }
 
 std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch epoch, rank_state state) {
+  if (recorder_ != nullptr)
+    recorder_->rank_down(rank, epoch, state);
   if (rank.pool != options_.index || rank.rank >= ranks_.size())
     return {};
   auto& e = ranks_[rank.rank];
@@ -466,6 +497,8 @@ std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch 
 }
 
 bool pool_controller::progress(const batch_progress& p, timestamp now) {
+  if (recorder_ != nullptr)
+    recorder_->progress(p, now);
   step_observation step;
   step.rank = p.rank.rank;
   step.at = now;
@@ -483,7 +516,7 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
     policy_->on_first_token(leg);
   }
   for (std::size_t i = 0; i < p.ended.size(); ++i) {
-    const auto ended = end(p.ended[i], now, i < p.ended_tokens.size() ? p.ended_tokens[i] : 0);
+    const auto ended = end_charge(p.ended[i], now, i < p.ended_tokens.size() ? p.ended_tokens[i] : 0);
     if (ended && !ended->prefilled && options_.role == pool_role::prefill && !ended->released) {
       step.first_tokens += 1;
       step.prefilled_tokens += ended->work_tokens;
@@ -511,6 +544,8 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
 }
 
 std::vector<pool_controller::ejection_end> pool_controller::ejections_over(timestamp now) {
+  if (recorder_ != nullptr)
+    recorder_->ejections_over(now);
   std::vector<ejection_end> result;
   for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
     auto& e = ranks_[i];
@@ -523,10 +558,19 @@ std::vector<pool_controller::ejection_end> pool_controller::ejections_over(times
 }
 
 bool pool_controller::release(request_handle handle, timestamp now) {
+  if (recorder_ != nullptr)
+    recorder_->released(handle, now);
   return ledger_.release(handle, now);
 }
 
 std::optional<ledger::charge> pool_controller::end(request_handle handle, timestamp now, std::uint32_t generated) {
+  if (recorder_ != nullptr)
+    recorder_->ended(handle, now, generated);
+  return end_charge(handle, now, generated);
+}
+
+std::optional<ledger::charge> pool_controller::end_charge(request_handle handle, timestamp now,
+                                                          std::uint32_t generated) {
   auto ended = ledger_.end(handle, now);
   if (ended) {
     auto leg = progress_of(handle, *ended, now);
@@ -539,6 +583,8 @@ std::optional<ledger::charge> pool_controller::end(request_handle handle, timest
 }
 
 report_verdict pool_controller::report(const load_report& r) {
+  if (recorder_ != nullptr)
+    recorder_->reported(r);
   const auto verdict = r.rank.pool == options_.index ? ledger_.report(r) : report_verdict::unknown_rank;
   ++counts_.reports[static_cast<std::size_t>(verdict)];
   if (verdict == report_verdict::accepted)
@@ -547,6 +593,8 @@ report_verdict pool_controller::report(const load_report& r) {
 }
 
 std::vector<request_handle> pool_controller::restore(const std::vector<leg_record>& legs, timestamp now) {
+  if (recorder_ != nullptr)
+    recorder_->restored(legs, now);
   std::vector<request_handle> lost;
   for (const auto& leg : legs) {
     ledger::charge c;

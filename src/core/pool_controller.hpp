@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/decision_recorder.hpp"
 #include "core/ledger.hpp"
 #include "core/placement.hpp"
 #include "core/placement_record.hpp"
@@ -88,8 +89,9 @@ struct controller_counts {
 /// The thinking of one pool's DPController: admission, policy and ledger. Select and charge are one step.
 class pool_controller {
  public:
-  /// `rule` stands in for the policy that the options name; for the simulator and tests.
-  explicit pool_controller(pool_options options, std::unique_ptr<policy> rule = nullptr);
+  /// `rule` stands in for the policy that the options name; for the simulator and tests. `recorder` outlives this.
+  explicit pool_controller(pool_options options, std::unique_ptr<policy> rule = nullptr,
+                           decision_recorder* recorder = nullptr);
 
   [[nodiscard]] const pool_options& options() const noexcept { return options_; }
   [[nodiscard]] const controller_counts& counts() const noexcept { return counts_; }
@@ -108,14 +110,7 @@ class pool_controller {
   /// Of an order that is to wait.
   [[nodiscard]] waiting_key waiting_order(const place_order& order, timestamp now);
 
-  /// What is asked for, apart from the wire it came by.
-  struct leg_request {
-    std::string_view rid;
-    std::uint32_t attempt = 0;
-    std::uint32_t sample = 0;
-    std::optional<std::int32_t> data_parallel_rank;
-    placement_request wanted; ///< handle and now too
-  };
+  using leg_request = core::leg_request;
   /// The same for whoever has no request at hand. `wait_for_rank`: nothing was charged; ask again when something
   /// changed. Only when `wanted.may_wait`.
   [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place(const leg_request& leg);
@@ -174,6 +169,8 @@ class pool_controller {
   [[nodiscard]] leg_request leg_of(const place_order& order, timestamp now, bool may_wait);
   [[nodiscard]] double share_of(const entry& e, timestamp now) const;
 
+  std::variant<placement, refusal, wait_for_rank> decide(const leg_request& leg, decision& d);
+  std::optional<ledger::charge> end_charge(request_handle handle, timestamp now, std::uint32_t generated);
   placement_record& open_record(const leg_request& leg);
   void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;
   [[nodiscard]] refusal refuse(const leg_request& leg, failure reason, std::string text);
@@ -183,6 +180,7 @@ class pool_controller {
   void tell_policy(request_handle handle, timestamp now);
 
   pool_options options_;
+  decision_recorder* recorder_;
   ledger ledger_;
   std::unique_ptr<policy> policy_;
   std::string policy_rule_;            // what a record says of a choice by it

@@ -326,7 +326,8 @@ run::run(const workload& load, const simulation_options& options)
         rule = std::make_unique<oracle>(core::make_policy(pool.policy, tuning), sides_[s].ranks,
                                         sides_[s].undelivered_tokens, sides_[s].undelivered);
       }
-      f.pools.push_back(std::make_unique<core::pool_controller>(pool, std::move(rule)));
+      f.pools.push_back(std::make_unique<core::pool_controller>(
+          pool, std::move(rule), options_.recorder ? options_.recorder(i, static_cast<std::uint32_t>(s)) : nullptr));
       f.generated.emplace_back(sides_[s].ranks.size());
     }
   }

@@ -54,6 +54,8 @@ struct simulation_options {
   core::pool_options pool;         ///< policy, tuning, ledger, health and caps of every controller
   /// Instead of the policy that `pool` names.
   std::function<std::unique_ptr<core::policy>(const core::policy_options&)> make_policy;
+  /// Is told what each controller is told and decides; by front end and pool (0, or 1 the prefill pool of a pair).
+  std::function<core::decision_recorder*(std::uint32_t front_end, std::uint32_t pool)> recorder;
   load_path_options load_path;
   core::duration placement_delay = std::chrono::milliseconds{1}; ///< from the decision to the engine's queue
   core::duration output_delay = std::chrono::milliseconds{1};    ///< from a step's end to the controller

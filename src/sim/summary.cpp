@@ -107,6 +107,7 @@ double saturation_speed(const workload& load, const simulation_options& options)
   auto o = options;
   o.front_ends = 1;
   o.happenings.clear();
+  o.recorder = nullptr;
   o.load_path = {};
   o.kv_sample_s = 0;
   o.pool.policy = "total_requests";

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -14,6 +16,7 @@ namespace {
 
 constexpr std::uintmax_t trace_bytes_max = 1ULL << 30;
 constexpr std::string_view azure_header = "TIMESTAMP,ContextTokens,GeneratedTokens";
+constexpr std::int64_t recorded_priority_max = 8;
 constexpr std::string_view plain_header = "arrival_s,input_tokens,output_tokens";
 constexpr std::size_t hash_ids_max = 65'536;
 
@@ -97,6 +100,69 @@ trace_result<std::uint32_t> read_json_tokens(const trace_place& place, const nlo
     return place.error(field, {}, "is missing");
   }
   return read_tokens(place, field, found->dump());
+}
+
+/// A line of `rankwise record`.
+trace_result<workload_request> read_recorded(const trace_place& place, std::string_view text) {
+  const auto line = nlohmann::json::parse(text, nullptr, false);
+  if (!line.is_object()) {
+    return place.error({}, text, "is not a JSON object");
+  }
+  const auto arrival = line.find("arrival_s");
+  if (arrival == line.end() || !arrival->is_number() || !std::isfinite(arrival->get<double>())) {
+    return place.error("arrival_s", arrival == line.end() ? "" : arrival->dump(), "is not a number of seconds");
+  }
+  const auto input = read_json_tokens(place, line, "input_tokens");
+  if (!input) {
+    return tl::unexpected(input.error());
+  }
+  workload_request request{arrival->get<double>(), *input, 1, {}};
+  // One that ended before its engine ended it has none.
+  if (const auto output = line.find("output_tokens"); output != line.end() && !output->is_null()) {
+    const auto tokens = read_json_tokens(place, line, "output_tokens");
+    if (!tokens) {
+      return tl::unexpected(tokens.error());
+    }
+    request.output_tokens = *tokens;
+  }
+  if (const auto priority = line.find("priority"); priority != line.end()) {
+    if (!priority->is_number_integer() || std::abs(priority->get<std::int64_t>()) > recorded_priority_max) {
+      return place.error("priority", priority->dump(), "is not a whole number from -8 to 8");
+    }
+    request.priority = priority->get<std::int32_t>();
+  }
+  if (const auto within = line.find("first_token_within_s"); within != line.end()) {
+    const auto seconds = read_amount(place, "first_token_within_s", within->dump());
+    if (!seconds) {
+      return tl::unexpected(seconds.error());
+    }
+    request.deadline_s = *seconds;
+  }
+  if (const auto blocks = line.find("blocks"); blocks != line.end()) {
+    if (!blocks->is_array() || blocks->size() > hash_ids_max) {
+      return place.error("blocks", blocks->dump(),
+                         "is not an array of at most " + std::to_string(hash_ids_max) + " numbers");
+    }
+    for (const auto& block : *blocks) {
+      if (!block.is_number_unsigned()) {
+        return place.error("blocks", block.dump(), "is not a whole number from 0");
+      }
+      request.prefix_blocks.push_back(block.get<std::uint64_t>());
+    }
+  }
+  return request;
+}
+
+trace_result<std::uint32_t> read_recorded_head(const trace_place& place, std::string_view text) {
+  const auto head = nlohmann::json::parse(text, nullptr, false);
+  if (!head.is_object() || head.value("rankwise_requests", 0) != 1) {
+    return place.error("rankwise_requests", text, "is not version 1, the one that is read here");
+  }
+  const auto block = head.find("block_tokens");
+  if (block == head.end() || !block->is_number_unsigned() || block->get<std::uint64_t>() > trace_tokens_max) {
+    return place.error("block_tokens", block == head.end() ? "" : block->dump(), "is not a number of tokens");
+  }
+  return block->get<std::uint32_t>();
 }
 
 trace_result<workload_request> read_mooncake(const trace_place& place, std::string_view text) {
@@ -198,9 +264,19 @@ trace_result<workload> read_lines(std::string_view text, const std::string& file
 tl::expected<workload, workload_error> parse_trace(std::string_view text, const std::string& name, std::uint64_t seed) {
   std::string_view rest = text;
   const std::string_view first = take_line(rest);
-  const bool is_mooncake = first.starts_with('{');
+  const bool is_recorded = first.starts_with('{') && first.find("\"rankwise_requests\"") != std::string_view::npos;
+  const bool is_mooncake = !is_recorded && first.starts_with('{');
   trace_result<workload> result;
-  if (is_mooncake) {
+  if (is_recorded) {
+    const auto block_tokens = read_recorded_head(trace_place{name, 1}, first);
+    if (!block_tokens) {
+      return tl::unexpected(block_tokens.error());
+    }
+    result = read_lines(text, name, &read_recorded, true);
+    if (result && *block_tokens > 0) {
+      result->block_tokens = *block_tokens;
+    }
+  } else if (is_mooncake) {
     result = read_lines(text, name, &read_mooncake, false);
   } else if (first == azure_header) {
     result = read_lines(text, name, &read_azure, true);
@@ -208,8 +284,8 @@ tl::expected<workload, workload_error> parse_trace(std::string_view text, const 
     result = read_lines(text, name, &read_plain, true);
   } else {
     return trace_place{name, 1}.error({}, first,
-                                      "begins no known format: Mooncake jsonl, " + std::string(azure_header) + " or " +
-                                          std::string(plain_header));
+                                      "begins no known format: Mooncake jsonl, a file of rankwise record, " +
+                                          std::string(azure_header) + " or " + std::string(plain_header));
   }
   if (!result) {
     return result;

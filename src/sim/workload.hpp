@@ -84,6 +84,7 @@ inline constexpr std::size_t trace_line_bytes_max = 4'194'304;
 ///  files stamp
 ///    several requests alike, once in about 3 s; such requests are spread by chance up to the next stamp.
 ///  * Azure 2023 csv TIMESTAMP,ContextTokens,GeneratedTokens.
+///  * jsonl of `rankwise record`.
 ///  * csv arrival_s,input_tokens,output_tokens, for one's own traffic.
 ///  * a ServeGen folder: per client chunk-N-trace.csv (rows window start, requests per s, coefficient of variation,
 ///  Gamma or

@@ -13,6 +13,8 @@
 #include "io/http/admin_server.hpp"
 #include "io/zmq/engine_hub.hpp"
 #include "messages/type_ids.hpp"
+#include "record/decision_file.hpp"
+#include "record/request_stream.hpp"
 
 #include <caf/all.hpp>
 #include <fmt/ranges.h>
@@ -21,6 +23,7 @@
 #include <algorithm>
 #include <charconv>
 #include <condition_variable>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -147,6 +150,16 @@ class node::impl {
       state_.emplace(state_dir_.path());
     if (!config_.history_file.empty())
       history_ = std::make_unique<history_file>(config_.history_file);
+    if (!config_.decision_log.empty())
+      decisions_ = std::make_unique<record::decision_file>(
+          config_.decision_log, record::decision_file::limits{record::decision_file::limits{}.queued_bytes_max,
+                                                              std::uint64_t{config_.decision_log_mb_max} << 20});
+    for (const auto& pool : config_.pools) {
+      core::decision_recorder* log = nullptr;
+      if (decisions_)
+        log = &decision_writers_.emplace_back(*decisions_, pool.options.index);
+      stream_recorders_.emplace_back(request_stream_, pool.options.role, log);
+    }
 
     io::engine_hub_options hub;
     for (const auto& pool : config_.pools)
@@ -338,6 +351,8 @@ class node::impl {
     c.link = hub_.get();
     c.sink = front_.get();
     c.history = history_.get();
+    for (auto& recorder : stream_recorders_)
+      c.recorders.push_back(&recorder);
     c.directory = directory_;
     c.load_forwarding = config_.load_forwarding;
     c.seed = std::random_device{}();
@@ -505,9 +520,9 @@ class node::impl {
     admin_->get("/metrics", with_snapshot([this](const node_snapshot& s) {
                   const auto i = info();
                   const auto front = front_->counters();
-                  return http_answer{
-                      200, "text/plain; version=0.0.4",
-                      metrics_text({s, i, hub_->counters(), front, dispatch_seconds_, decision_seconds_})};
+                  return http_answer{200, "text/plain; version=0.0.4",
+                                     metrics_text({s, i, hub_->counters(), front, dispatch_seconds_, decision_seconds_,
+                                                   decisions_ ? decisions_->lines_lost() : 0})};
                 }));
     admin_->get("/requests", [=, this](const http_query& q) {
       std::uint64_t limit = 100;
@@ -520,6 +535,15 @@ class node::impl {
       return list ? as_json(requests_json(*list)) : no_answer();
     });
     admin_->get("/v1/loads", [=, this](const http_query&) { return as_json(loads_json(loads(), pool_names())); });
+    admin_->get("/requests/stream", [this](const http_query& q) {
+      std::uint64_t after = 0;
+      try {
+        after = std::stoull(q.get("after", "0"));
+      } catch (const std::exception&) {
+        return http_answer{400, "text/plain", "after: \"" + q.get("after") + "\" is not a number\n"};
+      }
+      return as_json(request_stream_json(request_stream_.take(after, clock_.now())));
+    });
     operator_backend backend{
         {},
         events_,
@@ -578,6 +602,10 @@ class node::impl {
   std::optional<state_keeper> state_; // only with a state_dir of its own name
   core::doorbell doorbell_;
   std::unique_ptr<history_file> history_;
+  std::unique_ptr<record::decision_file> decisions_;
+  std::deque<record::decision_writer> decision_writers_; // these two by pool; they are pointed to
+  record::request_stream request_stream_;
+  std::deque<record::stream_recorder> stream_recorders_;
   prometheus::Histogram dispatch_seconds_{prometheus::Histogram::BucketBoundaries{
       1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5, 4e-5, 5e-5,   6e-5, 7e-5, 8e-5, 9e-5, 1e-4, 1.25e-4, 1.5e-4, 2e-4, 2.5e-4,
       3e-4, 4e-4,   5e-4, 6.5e-4, 8e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 7e-3, 1e-2, 3e-2,    0.1,    1}};

@@ -31,6 +31,7 @@ struct node_flags {
   std::string state;
   std::string policy;
   std::string history;
+  std::string decisions;
   std::string log_level;
   int ranks = 0;
   bool check = false;
@@ -78,6 +79,8 @@ int run_node(const node_flags& flags) {
     config.state_dir = flags.state;
   if (!flags.history.empty())
     config.history_file = flags.history;
+  if (!flags.decisions.empty())
+    config.decision_log = flags.decisions;
   if (!flags.log_level.empty())
     config.log_level = flags.log_level;
   if (flags.no_load_forwarding)
@@ -184,6 +187,8 @@ void add_node_command(CLI::App& app, int& exit_code) {
   sub->add_option("--state", flags->state,
                   "folder for sockets and state: with it a restarted node has its running ranks back");
   sub->add_option("--history", flags->history, "write every request's history to this file");
+  sub->add_option("--decision-log", flags->decisions,
+                  "write every input and decision of the controllers to this file, for replay-decisions");
   sub->add_option("--log-level", flags->log_level, "debug, info, warn, error or off");
   sub->add_flag("--check", flags->check, "validate the configuration and exit");
   sub->add_flag("--fault-injection", flags->fault_injection, "accept POST /fault/crash on the admin address");

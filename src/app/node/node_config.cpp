@@ -357,6 +357,8 @@ tl::expected<node_config, config_errors> parse(const std::string& text, const st
     r.text("state_dir", config.state_dir);
     r.choice("log_level", config.log_level, log_levels);
     r.text("history_file", config.history_file);
+    r.text("decision_log", config.decision_log);
+    r.integer("decision_log_mb_max", config.decision_log_mb_max, 1, 1'000'000);
     r.flag("fault_injection", config.fault_injection);
     r.number("drain_s", config.drain_s, 0, 86'400);
     r.number("ready_max_s", config.ready_max_s, 0, 86'400);

@@ -27,6 +27,8 @@ struct node_config {
   std::string state_dir;        ///< empty: a folder under /tmp that goes with the process
   std::string log_level = "info";
   std::string history_file; ///< empty: none
+  std::string decision_log; ///< file; empty: none
+  std::uint32_t decision_log_mb_max = 4096;
   bool fault_injection = false;
   double drain_s = 30;
   double ready_max_s = 0; ///< from the start to READY; 0: no limit

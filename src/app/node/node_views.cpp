@@ -240,6 +240,16 @@ double imbalance(const pool_view& view) {
 
 } // namespace
 
+nlohmann::ordered_json request_stream_json(const record::request_stream::taken& taken) {
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& r : taken.requests)
+    list.push_back(nlohmann::ordered_json(record::request_line(r, core::timestamp{})));
+  return {{"last", taken.last},
+          {"lost", taken.lost},
+          {"head", record::request_file_head(taken.block_tokens)},
+          {"requests", list}};
+}
+
 std::string metrics_text(const metrics_input& in) {
   families f;
   const auto& s = in.snapshot;
@@ -271,6 +281,8 @@ std::string metrics_text(const metrics_input& in) {
   f.counter("rankwise_outputs_dropped_total", dropped, number(c.outputs_of_old_epochs), {{"kind", "old_epoch"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(c.outputs_of_old_attempts), {{"kind", "old_attempt"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.unknown_rids), {{"kind", "unknown_rid"}});
+  f.counter("rankwise_decision_log_lines_lost_total", "Lines that a decision log lacks: it ends there for a replay",
+            number(in.decision_lines_lost));
   f.counter("rankwise_aborts_forgotten_total", "Aborts that no controller acknowledged, dropped for want of room",
             number(c.aborts_forgotten));
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.frames_of_closed_links),

@@ -5,6 +5,7 @@
 #include "io/front/scheduler_front.hpp"
 #include "io/zmq/engine_hub.hpp"
 #include "messages/introspector.hpp"
+#include "record/request_stream.hpp"
 
 #include <nlohmann/json.hpp>
 #include <prometheus/histogram.h>
@@ -26,6 +27,9 @@ namespace rankwise::app {
 [[nodiscard]] nlohmann::ordered_json load_history_json(const std::map<core::rank_id, core::load_history::series>& ranks,
                                                        const std::vector<std::string>& pool_names);
 
+/// "at" of each is seconds by the node's clock: only differences mean something.
+[[nodiscard]] nlohmann::ordered_json request_stream_json(const record::request_stream::taken& taken);
+
 struct metrics_input {
   const node_snapshot& snapshot;
   const core::node_info& info;
@@ -33,6 +37,7 @@ struct metrics_input {
   const io::front::front_counters& front;
   const prometheus::Histogram& dispatch;
   const prometheus::Histogram& decision;
+  std::uint64_t decision_lines_lost = 0;
 };
 [[nodiscard]] std::string metrics_text(const metrics_input& input);
 

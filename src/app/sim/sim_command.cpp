@@ -3,6 +3,7 @@
 #include "app/replay/replay_command.hpp"
 #include "app/sim/line_plot.hpp"
 #include "core/policy.hpp"
+#include "record/decision_log.hpp"
 #include "sim/load_paths.hpp"
 #include "sim/request_classes.hpp"
 #include "sim/suite.hpp"
@@ -62,6 +63,7 @@ struct sim_options {
   std::string plot;
   std::string json_file;
   std::string decisions;
+  std::string decision_log;
   bool suite = false;
   bool short_form = false;
   std::string traces;
@@ -310,11 +312,53 @@ json to_json(const run& r) {
 }
 
 /// One file for each policy: FILE, or FILE with the policy before its ending when there are several.
+std::filesystem::path file_of(std::filesystem::path path, const std::string& policy, bool several) {
+  if (several)
+    path.replace_filename(path.stem().string() + "-" + policy + path.extension().string());
+  return path;
+}
+
+/// Nobody waits for a simulation that writes.
+class plain_lines final : public record::line_sink {
+ public:
+  explicit plain_lines(const std::filesystem::path& path) : path_(path), file_(path) {}
+  void write(std::string&& line) noexcept override { file_ << line << '\n'; }
+  void close() {
+    if (!file_.flush())
+      throw std::runtime_error("cannot write " + path_.string());
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::ofstream file_;
+};
+
+/// The decision log of one run; without a file nothing.
+class run_log {
+ public:
+  run_log(const std::string& file, const std::string& policy, bool several, sim::simulation_options& options) {
+    if (file.empty())
+      return;
+    if (options.oracle)
+      throw std::runtime_error("--decision-log: " + policy + " decides by what no controller is told");
+    sink_ = std::make_unique<plain_lines>(file_of(file, policy, several));
+    options.recorder = [this](std::uint32_t front_end, std::uint32_t pool) {
+      return writers_.emplace_back(std::make_unique<record::decision_writer>(*sink_, 2 * front_end + pool)).get();
+    };
+  }
+  void close() {
+    if (sink_)
+      sink_->close();
+  }
+
+ private:
+  std::unique_ptr<plain_lines> sink_;
+  std::vector<std::unique_ptr<record::decision_writer>> writers_;
+};
+
 void write_decisions(const sim_options& o, const std::string& head, const std::vector<run>& runs) {
   for (const auto& r : runs) {
-    std::filesystem::path path = o.decisions;
-    if (runs.size() > 1)
-      path.replace_filename(path.stem().string() + "-" + r.policy + path.extension().string());
+    const auto path = file_of(o.decisions, r.policy, runs.size() > 1);
     std::string text = fmt::format("# {}, policy {}, ranks {}, seed {}\nrequest,time_s,rank{}\n", head, r.policy,
                                    o.ranks, o.workload.seed, o.pool == "pd" ? ",prefill_rank" : "");
     for (std::size_t i = 0; i < r.result.requests.size(); ++i) {
@@ -356,9 +400,11 @@ int run_policies(sim_options& o) {
     auto options = base;
     sim::apply_policy(policy, options);
     options.load_path = sim::load_path_of(policy, base.load_path);
+    run_log log{o.decision_log, policy, o.policies.size() > 1, options};
     const auto begin = std::chrono::steady_clock::now();
     run r{policy, sim::simulate(*load, options), {}, 0};
     r.took_s = core::to_seconds(std::chrono::steady_clock::now() - begin);
+    log.close();
     r.summary = sim::summarise(r.result, options);
     runs.push_back(std::move(r));
   }
@@ -516,6 +562,8 @@ void add_sim_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command.add_option("--plot", o.plot, "Folder for plots (SVG): TTFT, gaps, KV and queue of each rank over time");
   command.add_option("--json", o.json_file, "File for the figures");
+  command.add_option("--decision-log", o.decision_log,
+                     "Write every input and decision of the controllers, for replay-decisions");
   command.add_option("--decisions", o.decisions, "File for every decision: request, time, rank (csv)");
   command.add_flag("--suite", o.suite, "The comparison of docs/placement.md with its targets");
   command.add_flag("--short", o.short_form, "With --suite: built-in workloads, less than a minute");

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "core/load_report.hpp"
+#include "core/placement.hpp"
+#include "core/policy.hpp"
+#include "core/rank_machine.hpp"
+#include "core/time.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace rankwise::core {
+
+struct pool_options;
+
+/// What came of one question for a rank.
+struct decision {
+  enum class kind : std::uint8_t { placed = 0, waits = 1, refused = 2 };
+  kind what = kind::placed;
+  std::uint16_t rank = 0; ///< of `placed`, with its epoch
+  rank_epoch epoch = 0;
+  std::optional<double> score; ///< of `placed`, where the policy chose
+  failure reason = failure::none;
+
+  friend bool operator==(const decision&, const decision&) = default;
+};
+
+/// A leg as it is asked for, apart from the wire it came by.
+struct leg_request {
+  std::string_view rid;
+  std::uint32_t attempt = 0;
+  std::uint32_t sample = 0;
+  std::optional<std::int32_t> data_parallel_rank;
+  placement_request wanted; ///< handle and now too
+};
+
+/// Is told everything that a pool_controller is told and that its decisions can depend on, in that order, and each
+/// decision. Called inside the controller: must be quick, and not throw.
+class decision_recorder {
+ public:
+  virtual ~decision_recorder() = default;
+  /// A new controller: what it knew before counts no more.
+  virtual void opened(const pool_options& options) noexcept = 0;
+  virtual void rank_up(const rank_announcement& rank, timestamp now) noexcept = 0;
+  virtual void rank_paused(rank_id rank, rank_epoch epoch, rank_state state) noexcept = 0;
+  virtual void rank_down(rank_id rank, rank_epoch epoch, rank_state state) noexcept = 0;
+  virtual void progress(const batch_progress& p, timestamp now) noexcept = 0;
+  virtual void ejections_over(timestamp now) noexcept = 0;
+  virtual void released(request_handle handle, timestamp now) noexcept = 0;
+  virtual void ended(request_handle handle, timestamp now, std::uint32_t generated) noexcept = 0;
+  virtual void reported(const load_report& report) noexcept = 0;
+  virtual void restored(const std::vector<leg_record>& legs, timestamp now) noexcept = 0;
+  virtual void policy_set(std::string_view policy, timestamp now) noexcept = 0;
+  /// It begins to wait for a rank or for room; no decision depends on it.
+  virtual void waits(const leg_request& leg) noexcept = 0;
+  virtual void decided(const leg_request& leg, const decision& d) noexcept = 0;
+};
+
+} // namespace rankwise::core

@@ -1,0 +1,76 @@
+#include "record/decision_file.hpp"
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <utility>
+
+namespace rankwise::record {
+
+decision_file::decision_file(const std::string& path, limits l)
+    : limits_(l), file_(std::fopen(path.c_str(), "w"), &std::fclose) {
+  if (!file_)
+    throw std::runtime_error("decision_log: cannot write " + path);
+  thread_ = std::thread{[this] { run(); }};
+}
+
+decision_file::~decision_file() {
+  {
+    const std::lock_guard lock{mutex_};
+    stop_ = true;
+  }
+  filled_.notify_one();
+  thread_.join();
+}
+
+void decision_file::write(std::string&& line) noexcept {
+  const std::lock_guard lock{mutex_};
+  const bool was_empty = queue_.empty();
+  const bool slow = queued_bytes_ + line.size() > limits_.queued_bytes_max;
+  if (slow || bytes_ + line.size() > limits_.file_bytes_max) {
+    why_lost_ = slow ? "the disk was too slow" : "the file is full";
+    ++lost_;
+    lost_all_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  try {
+    if (lost_ > 0)
+      queue_.push_back(fmt::format(R"({{"is":"lost","lines":{},"why":"{}"}})", lost_, why_lost_));
+    lost_ = 0;
+    queued_bytes_ += line.size();
+    bytes_ += line.size() + 1;
+    queue_.push_back(std::move(line));
+  } catch (const std::exception&) {
+    why_lost_ = "out of memory";
+    ++lost_;
+    lost_all_.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (was_empty && !queue_.empty())
+    filled_.notify_one();
+}
+
+void decision_file::run() {
+  std::vector<std::string> taken;
+  std::unique_lock lock{mutex_};
+  for (;;) {
+    filled_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    taken.swap(queue_);
+    queued_bytes_ = 0;
+    const bool last = stop_;
+    if (last && lost_ > 0)
+      taken.push_back(fmt::format(R"({{"is":"lost","lines":{},"why":"{}"}})", std::exchange(lost_, 0), why_lost_));
+    lock.unlock();
+    for (auto& line : taken) {
+      line += '\n';
+      if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size())
+        lost_all_.fetch_add(1, std::memory_order_relaxed); // the disk is full: the line is cut, which a reader sees
+    }
+    std::fflush(file_.get());
+    taken.clear();
+    lock.lock();
+    if (last && queue_.empty())
+      return;
+  }
+}
+
+} // namespace rankwise::record

@@ -1,0 +1,273 @@
+#include "record/decision_log.hpp"
+
+#include "core/pool_controller.hpp"
+
+#include <exception>
+#include <string_view>
+#include <utility>
+
+namespace rankwise::record {
+
+namespace {
+
+using nlohmann::json;
+
+std::int64_t ns(core::timestamp t) noexcept {
+  return t.time_since_epoch().count();
+}
+
+/// The same list of fields for writing and reading, so that none is forgotten on one side.
+struct to_fields {
+  json& j;
+  void operator()(const char* name, const core::duration& d) const { j[name] = d.count(); }
+  template <class T>
+  void operator()(const char* name, const T& value) const {
+    j[name] = value;
+  }
+};
+struct from_fields {
+  const json& j;
+  void operator()(const char* name, core::duration& d) const {
+    d = core::duration{j.at(name).get<core::duration::rep>()};
+  }
+  template <class T>
+  void operator()(const char* name, T& value) const {
+    j.at(name).get_to(value);
+  }
+};
+
+template <class F, class Options>
+void tuning_fields(F f, Options& t) {
+  f("seed", t.seed);
+  f("headroom_ranks_enough", t.headroom_ranks_enough);
+  f("prefix_blocks_max", t.prefix_blocks_max);
+  f("lockstep", t.lockstep);
+  f("headroom_damage_weight", t.headroom_damage_weight);
+  f("headroom_decode_weight", t.headroom_decode_weight);
+  f("headroom_work_weight", t.headroom_work_weight);
+  f("headroom_output_share", t.headroom_output_share);
+  f("headroom_progress", t.headroom_progress);
+  f("headroom_learn", t.headroom_learn);
+  f("headroom_prefix", t.headroom_prefix);
+  f("headroom_late_binding", t.headroom_late_binding);
+  f("headroom_credit_chunks", t.headroom_credit_chunks);
+}
+
+template <class F, class Options>
+void pool_fields(F f, Options& o) {
+  f("name", o.name);
+  f("index", o.index);
+  f("ranks_max", o.ranks_max);
+  f("requests_in_flight_max", o.requests_in_flight_max);
+  f("tokens_in_flight_max", o.tokens_in_flight_max);
+  f("prefix_block_tokens", o.prefix_block_tokens);
+  f("pin_is_hint", o.pin_is_hint);
+  f("policy", o.policy);
+  f("report_lag", o.ledger.report_lag);
+  f("report_stale_after", o.ledger.report_stale_after);
+  f("ejected_share_max", o.health.ejected_share_max);
+  f("errors_min", o.health.errors_min);
+  f("health_memory", o.health.memory);
+  f("ejection_min", o.health.ejection_min);
+  f("ejection_max", o.health.ejection_max);
+  f("slow_start", o.slow_start);
+}
+
+json legs_json(const std::vector<core::leg_record>& legs) {
+  json list = json::array();
+  for (const auto& leg : legs)
+    list.push_back({{"handle", leg.handle},
+                    {"attempt", leg.attempt},
+                    {"rank", leg.rank.rank},
+                    {"pool", leg.rank.pool},
+                    {"epoch", leg.epoch},
+                    {"prefilled", leg.prefilled},
+                    {"released", leg.released},
+                    {"prompt", leg.request->input_ids.size()},
+                    {"most", leg.request->sampling.max_new_tokens}});
+  return list;
+}
+
+} // namespace
+
+json to_json(const core::pool_options& options) {
+  json j;
+  pool_fields(to_fields{j}, options);
+  j["role"] = static_cast<int>(options.role);
+  tuning_fields(to_fields{j["tuning"]}, options.tuning);
+  return j;
+}
+
+core::pool_options pool_options_of(const json& j) {
+  core::pool_options options;
+  pool_fields(from_fields{j}, options);
+  options.role = static_cast<core::pool_role>(j.at("role").get<std::uint8_t>());
+  tuning_fields(from_fields{j.at("tuning")}, options.tuning);
+  return options;
+}
+
+template <class F>
+void decision_writer::line(const char* kind, F&& fill) noexcept {
+  try {
+    json j{{"is", kind}, {"c", controller_}};
+    fill(j);
+    sink_.write(j.dump(-1, ' ', false, json::error_handler_t::replace));
+  } catch (const std::exception&) {
+    sink_.write(R"({"is":"lost","lines":1})"); // out of memory: what follows cannot be replayed
+  }
+}
+
+void decision_writer::opened(const core::pool_options& options) noexcept {
+  blocks_of_ = 0;
+  line("opened", [&](json& j) {
+    j["version"] = decision_log_version;
+    j["options"] = to_json(options);
+  });
+}
+
+void decision_writer::rank_up(const core::rank_announcement& rank, core::timestamp now) noexcept {
+  line("up", [&](json& j) {
+    j["t"] = ns(now);
+    j["pool"] = rank.rank.pool;
+    j["rank"] = rank.rank.rank;
+    j["epoch"] = rank.epoch;
+    j["kv"] = rank.kv_capacity;
+    j["running"] = rank.max_running;
+    j["chunk"] = rank.chunk_tokens;
+    j["size"] = rank.data_parallel_size;
+    j["renewed"] = rank.renewed;
+    j["state"] = static_cast<int>(rank.state);
+  });
+}
+
+void decision_writer::rank_paused(core::rank_id rank, core::rank_epoch epoch, core::rank_state state) noexcept {
+  line("paused", [&](json& j) {
+    j["pool"] = rank.pool;
+    j["rank"] = rank.rank;
+    j["epoch"] = epoch;
+    j["state"] = static_cast<int>(state);
+  });
+}
+
+void decision_writer::rank_down(core::rank_id rank, core::rank_epoch epoch, core::rank_state state) noexcept {
+  line("down", [&](json& j) {
+    j["pool"] = rank.pool;
+    j["rank"] = rank.rank;
+    j["epoch"] = epoch;
+    j["state"] = static_cast<int>(state);
+  });
+}
+
+void decision_writer::progress(const core::batch_progress& p, core::timestamp now) noexcept {
+  line("progress", [&](json& j) {
+    j["t"] = ns(now);
+    j["pool"] = p.rank.pool;
+    j["rank"] = p.rank.rank;
+    j["epoch"] = p.epoch;
+    j["generated"] = p.generated_tokens;
+    if (!p.first_tokens.empty()) {
+      j["first"] = p.first_tokens;
+      j["cached"] = p.first_cached;
+    }
+    if (!p.ended.empty()) {
+      j["ended"] = p.ended;
+      j["tokens"] = p.ended_tokens;
+      j["errors"] = p.errors;
+    }
+  });
+}
+
+void decision_writer::ejections_over(core::timestamp now) noexcept {
+  line("tick", [&](json& j) { j["t"] = ns(now); });
+}
+
+void decision_writer::released(core::request_handle handle, core::timestamp now) noexcept {
+  line("released", [&](json& j) {
+    j["t"] = ns(now);
+    j["handle"] = handle;
+  });
+}
+
+void decision_writer::ended(core::request_handle handle, core::timestamp now, std::uint32_t generated) noexcept {
+  line("ended", [&](json& j) {
+    j["t"] = ns(now);
+    j["handle"] = handle;
+    j["generated"] = generated;
+  });
+}
+
+void decision_writer::reported(const core::load_report& r) noexcept {
+  line("report", [&](json& j) {
+    j["t"] = ns(r.received_at);
+    j["pool"] = r.rank.pool;
+    j["rank"] = r.rank.rank;
+    j["epoch"] = r.epoch;
+    j["sequence"] = r.sequence;
+    j["running"] = r.num_running;
+    j["waiting"] = r.num_waiting;
+    j["kv_used"] = r.kv_used_tokens;
+    j["kv_total"] = r.kv_total_tokens;
+  });
+}
+
+void decision_writer::restored(const std::vector<core::leg_record>& legs, core::timestamp now) noexcept {
+  line("restored", [&](json& j) {
+    j["t"] = ns(now);
+    j["legs"] = legs_json(legs);
+  });
+}
+
+void decision_writer::policy_set(std::string_view policy, core::timestamp now) noexcept {
+  line("policy", [&](json& j) {
+    j["t"] = ns(now);
+    j["policy"] = policy;
+  });
+}
+
+void decision_writer::decided(const core::leg_request& leg, const core::decision& d) noexcept {
+  line("decided", [&](json& j) {
+    const auto& w = leg.wanted;
+    j["t"] = ns(w.now);
+    j["handle"] = w.handle;
+    j["attempt"] = leg.attempt;
+    j["prompt"] = w.prompt_tokens;
+    j["most"] = w.max_new_tokens;
+    if (leg.data_parallel_rank)
+      j["pin"] = *leg.data_parallel_rank;
+    if (w.bootstrap_room)
+      j["room"] = *w.bootstrap_room;
+    if (w.priority != 0)
+      j["priority"] = w.priority;
+    if (w.deadline)
+      j["deadline"] = ns(*w.deadline);
+    if (w.first_token_by)
+      j["first_by"] = ns(*w.first_token_by);
+    if (w.may_wait)
+      j["may_wait"] = true;
+    if (!w.blocks.empty()) {
+      // One that waits is asked for again and again.
+      if (blocks_of_ == w.handle)
+        j["blocks"] = "same";
+      else
+        j["blocks"] = std::vector<std::uint64_t>(w.blocks.begin(), w.blocks.end());
+      blocks_of_ = w.handle;
+    }
+    j["block_tokens"] = w.block_tokens;
+    switch (d.what) {
+    case core::decision::kind::placed:
+      j["to"] = d.rank;
+      j["epoch"] = d.epoch;
+      if (d.score)
+        j["score"] = *d.score;
+      break;
+    case core::decision::kind::waits:
+      j["waits"] = true;
+      break;
+    case core::decision::kind::refused:
+      j["refused"] = static_cast<int>(d.reason);
+      break;
+    }
+  });
+}
+
+} // namespace rankwise::record
