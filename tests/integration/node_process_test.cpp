@@ -3,6 +3,7 @@
 #include "app/process/scratch_folder.hpp"
 #include "io/grpc/unique_fd.hpp"
 #include "io/http/admin_server.hpp"
+#include "record/decision_replay.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,9 +49,20 @@ class node_process : public testing::Test {
   }
 
   void start_node(int ranks, const strings& more = {}) {
-    strings arguments{
-        "node",        "--ranks",     std::to_string(ranks), "--grpc",    "127.0.0.1:0",           "--admin",
-        "127.0.0.1:0", "--handshake", "tcp://127.0.0.1:0",   "--history", folder + "/history.txt", "--fault-injection"};
+    strings arguments{"node",
+                      "--ranks",
+                      std::to_string(ranks),
+                      "--grpc",
+                      "127.0.0.1:0",
+                      "--admin",
+                      "127.0.0.1:0",
+                      "--handshake",
+                      "tcp://127.0.0.1:0",
+                      "--history",
+                      folder + "/history.txt",
+                      "--fault-injection",
+                      "--decision-log",
+                      folder + "/decisions.jsonl"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     node = std::make_unique<app::child_process>(RANKWISE_PROGRAM, arguments, folder + "/node.log");
     grpc = node->wait_line("grpc=", 10s).value_or("");
@@ -112,6 +124,14 @@ class node_process : public testing::Test {
     EXPECT_THAT(verdict.violations, testing::IsEmpty());
     EXPECT_EQ(verdict.accepted, verdict.ended);
     EXPECT_GT(verdict.accepted, 0U);
+    // Whatever the test did to ranks and actors: its decisions are made again by what the controllers were told.
+    const auto replayed = record::replay_decisions(std::filesystem::path{folder + "/decisions.jsonl"});
+    ASSERT_TRUE(replayed) << replayed.error();
+    EXPECT_FALSE(replayed->difference) << "line " << replayed->difference->line << ": "
+                                       << replayed->difference->recorded << " became "
+                                       << replayed->difference->replayed;
+    EXPECT_FALSE(replayed->incomplete) << *replayed->incomplete;
+    EXPECT_GE(replayed->decisions, verdict.accepted);
   }
 
   app::scratch_folder scratch{"rankwise-test-"};
@@ -209,6 +229,44 @@ TEST_F(node_process, a_killed_node_has_its_running_ranks_back_and_delivers_nothi
     for (const auto& rank : get("/ranks")["pools"][0]["ranks"])
       EXPECT_EQ(rank["epoch"], round + 2) << rank.dump();
   }
+  end_and_check_history();
+}
+
+TEST_F(node_process, its_requests_can_be_recorded_and_played_in_the_simulator) {
+  start_node(2);
+  start_engine(0, 2, 2);
+  await_ready();
+  const auto file = folder + "/requests.jsonl";
+  app::child_process recorder{RANKWISE_PROGRAM, {"record", "--admin", admin, "--output", file}, folder + "/record.log"};
+  std::this_thread::sleep_for(500ms); // it asks for the first time
+  const auto result = result_of(*start_replay({"--limit", "100", "--rate", "40"}));
+  EXPECT_EQ(result["requests"]["completed"], 100) << result.dump();
+  std::this_thread::sleep_for(300ms);
+  recorder.signal(SIGINT);
+  EXPECT_EQ(recorder.wait_end(5s), 0);
+  std::uint64_t tokens = 0;
+  std::size_t requests = 0;
+  std::ifstream in{file};
+  std::string line;
+  ASSERT_TRUE(std::getline(in, line));
+  EXPECT_EQ(json::parse(line)["block_tokens"], 256) << line;
+  while (std::getline(in, line)) {
+    const auto request = json::parse(line);
+    EXPECT_FALSE(request.contains("input_ids"));
+    tokens += request["output_tokens"].get<std::uint64_t>();
+    ++requests;
+  }
+  EXPECT_EQ(requests, 100U);
+  EXPECT_EQ(tokens, result["tokens"]["delivered"].get<std::uint64_t>());
+  app::child_process sim{RANKWISE_PROGRAM,
+                         {"sim", "--trace", file, "--ranks", "2", "--policies", "headroom,total_tokens",
+                          "--prefix-cache", "--json", folder + "/sim.json"},
+                         folder + "/sim.log"};
+  EXPECT_EQ(sim.wait_end(30s), 0);
+  std::ifstream played{folder + "/sim.json"};
+  const auto policies = json::parse(played)["policies"];
+  ASSERT_EQ(policies.size(), 2U);
+  EXPECT_EQ(policies[0]["completed"], 100);
   end_and_check_history();
 }
 

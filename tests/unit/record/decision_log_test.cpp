@@ -1,0 +1,230 @@
+#include "record/decision_file.hpp"
+#include "record/decision_log.hpp"
+#include "record/decision_replay.hpp"
+
+#include "core/pool_controller.hpp"
+#include "sim/pool_simulation.hpp"
+#include "sim/suite.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+namespace rankwise::record {
+namespace {
+
+using testing::HasSubstr;
+
+class memory_lines final : public line_sink {
+ public:
+  void write(std::string&& line) noexcept override { lines.push_back(std::move(line)); }
+  [[nodiscard]] std::string text() const {
+    std::string all;
+    for (const auto& l : lines)
+      all += l + "\n";
+    return all;
+  }
+  std::vector<std::string> lines;
+};
+
+tl::expected<replay_verdict, std::string> replay(const std::string& text) {
+  std::istringstream in{text};
+  return replay_decisions(in);
+}
+
+/// A busy pool with whatever the seed draws: shape, policy, front ends, late and lost reports, a rank that dies.
+memory_lines simulated(std::uint64_t seed) {
+  constexpr const char* policies[] = {"headroom", "total_tokens", "dynamo", "random", "vllm", "smg_power_of_two"};
+  sim::mixed_workload_options mixed;
+  mixed.requests = 120;
+  mixed.requests_per_s = 60;
+  mixed.seed = seed;
+  auto options = sim::suite_options(static_cast<sim::pool_shape>(seed % 3), seed % 5 == 0, 3);
+  sim::apply_policy(policies[seed % std::size(policies)], options);
+  options.engine.prefix_block_tokens = seed % 2 == 0 ? 512 : 0;
+  options.front_ends = seed % 4 == 0 ? 2 : 1;
+  options.load_path.loss = 0.1;
+  options.load_path.jitter = 0.5;
+  options.seed = seed;
+  options.happenings = {{0.5, sim::rank_happening::kind::dies, 1, 1}, {1.5, sim::rank_happening::kind::joins, 1, 1}};
+  memory_lines sink;
+  std::vector<std::unique_ptr<decision_writer>> writers;
+  options.recorder = [&](std::uint32_t front_end, std::uint32_t pool) {
+    return writers.emplace_back(std::make_unique<decision_writer>(sink, 2 * front_end + pool)).get();
+  };
+  static_cast<void>(sim::simulate(sim::mixed_workload(mixed), options));
+  return sink;
+}
+
+std::uint64_t seeds() {
+  const char* range = std::getenv("RANKWISE_SEEDS"); // "1-100"
+  return range == nullptr ? 60 : std::min<std::uint64_t>(60, std::strtoull(std::strchr(range, '-') + 1, nullptr, 10));
+}
+
+TEST(decision_log, every_decision_of_simulated_pools_is_made_again_bit_for_bit) {
+  for (std::uint64_t seed = 1; seed <= seeds(); ++seed) {
+    const auto sink = simulated(seed);
+    const auto verdict = replay(sink.text());
+    ASSERT_TRUE(verdict) << "seed " << seed << ": " << verdict.error();
+    EXPECT_FALSE(verdict->difference) << "seed " << seed << ", line " << verdict->difference->line << ": "
+                                      << verdict->difference->recorded << " became " << verdict->difference->replayed;
+    EXPECT_FALSE(verdict->incomplete) << *verdict->incomplete;
+    EXPECT_GE(verdict->decisions, 120u) << "seed " << seed;
+    EXPECT_EQ(verdict->lines, sink.lines.size());
+  }
+}
+
+TEST(decision_log, an_input_that_is_missing_shows_as_the_first_decision_that_differs) {
+  auto sink = simulated(6); // headroom
+  const auto begun = [](const std::string& l) { return l.find("\"first\"") != std::string::npos; };
+  const auto at = std::find_if(sink.lines.begin(), sink.lines.end(), begun);
+  ASSERT_NE(at, sink.lines.end());
+  sink.lines.erase(at);
+  const auto verdict = replay(sink.text());
+  ASSERT_TRUE(verdict) << verdict.error();
+  ASSERT_TRUE(verdict->difference);
+  EXPECT_THAT(verdict->difference->recorded, HasSubstr("score"));
+  EXPECT_NE(verdict->difference->recorded, verdict->difference->replayed);
+}
+
+TEST(decision_log, another_rank_and_another_score_are_differences_in_their_line) {
+  const auto whole = simulated(6);
+  for (const auto& [from, to] : {std::pair{"\"to\":2", "\"to\":1"}, {"\"score\":", "\"score\":1"}}) {
+    auto sink = whole;
+    std::uint64_t line = 0;
+    for (auto& l : sink.lines) {
+      ++line;
+      if (const auto at = l.find(from); at != std::string::npos && line > 100) {
+        l.replace(at, std::string_view{from}.size(), to);
+        break;
+      }
+    }
+    const auto verdict = replay(sink.text());
+    ASSERT_TRUE(verdict) << verdict.error();
+    ASSERT_TRUE(verdict->difference) << from;
+    EXPECT_EQ(verdict->difference->line, line);
+  }
+}
+
+TEST(decision_log, what_is_broken_is_named_by_its_line_and_field) {
+  const auto whole = simulated(1);
+  const auto with_line = [&](std::size_t number, const std::string& line) {
+    auto sink = whole;
+    sink.lines.at(number - 1) = line;
+    const auto verdict = replay(sink.text());
+    return verdict ? std::string{"read"} : verdict.error();
+  };
+  EXPECT_THAT(with_line(7, "nonsense"), HasSubstr("line 7: \"nonsense\""));
+  EXPECT_THAT(with_line(7, "{}"), HasSubstr("'is'"));
+  EXPECT_THAT(with_line(7, R"({"is":"dance","c":0})"), HasSubstr("line 7: is: \"dance\""));
+  EXPECT_THAT(with_line(7, R"({"is":"tick","c":0})"), HasSubstr("'t'"));
+  EXPECT_THAT(with_line(7, R"({"is":"tick","c":99,"t":1})"), HasSubstr("controller 99"));
+  EXPECT_THAT(with_line(7, R"({"is":"policy","c":0,"t":1,"policy":"best"})"), HasSubstr("\"best\""));
+  EXPECT_THAT(with_line(1, R"({"is":"opened","c":0,"version":2,"options":{}})"), HasSubstr("version: 2"));
+  EXPECT_THAT(with_line(3, R"({"is":"down","c":0,"pool":0,"rank":0,"epoch":1,"state":8})"), HasSubstr("state: 8"));
+  EXPECT_THAT(replay("").error(), HasSubstr("empty"));
+}
+
+TEST(decision_log, a_log_that_lacks_lines_says_where_it_ends) {
+  const auto whole = simulated(1);
+  auto text = whole.text();
+  text.resize(text.size() - 10);
+  const auto cut = replay(text);
+  ASSERT_TRUE(cut);
+  EXPECT_EQ(cut->incomplete, "line " + std::to_string(whole.lines.size()) + ": it is cut off");
+  auto sink = whole;
+  sink.lines.insert(sink.lines.begin() + 50, R"({"is":"lost","lines":3,"why":"the disk was too slow"})");
+  const auto gap = replay(sink.text());
+  ASSERT_TRUE(gap);
+  EXPECT_EQ(gap->incomplete, "line 51: 3 lines were lost: the disk was too slow");
+}
+
+TEST(decision_log, options_and_doubles_come_back_to_the_bit) {
+  core::pool_options o;
+  o.name = "decode";
+  o.index = 3;
+  o.role = core::pool_role::decode;
+  o.tuning.headroom_damage_weight = 0.1 + 0.2;
+  o.tuning.seed = 0xffff'ffff'ffff'fff1;
+  o.ledger.report_lag = core::duration{123'456'789};
+  o.health.ejected_share_max = 1.0 / 3;
+  const auto back = pool_options_of(nlohmann::json::parse(to_json(o).dump()));
+  EXPECT_EQ(to_json(back), to_json(o));
+  EXPECT_EQ(back.tuning.headroom_damage_weight, o.tuning.headroom_damage_weight);
+  EXPECT_EQ(back.tuning.seed, o.tuning.seed);
+  EXPECT_EQ(back.ledger.report_lag, o.ledger.report_lag);
+  EXPECT_EQ(back.health.ejected_share_max, o.health.ejected_share_max);
+  EXPECT_EQ(back.role, o.role);
+}
+
+// -- the file that a thread writes
+// ------------------------------------------------------------------------------------------
+
+class decision_file_test : public testing::Test {
+ protected:
+  ~decision_file_test() override { std::filesystem::remove(path); }
+  [[nodiscard]] std::vector<std::string> lines() const {
+    std::ifstream in{path};
+    std::vector<std::string> result;
+    for (std::string line; std::getline(in, line);)
+      result.push_back(line);
+    return result;
+  }
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("rankwise-decisions-" + std::to_string(::getpid()))).string();
+};
+
+TEST_F(decision_file_test, what_was_written_is_in_the_file_when_it_is_closed) {
+  {
+    decision_file file{path};
+    for (int i = 0; i < 10'000; ++i)
+      file.write(std::to_string(i));
+    EXPECT_EQ(file.lines_lost(), 0u);
+  }
+  const auto read = lines();
+  ASSERT_EQ(read.size(), 10'000u);
+  for (std::size_t i = 0; i < read.size(); ++i)
+    EXPECT_EQ(read[i], std::to_string(i));
+}
+
+TEST_F(decision_file_test, a_full_file_ends_with_what_it_lacks) {
+  {
+    decision_file::limits l;
+    l.file_bytes_max = 50;
+    decision_file file{path, l};
+    for (int i = 0; i < 10; ++i)
+      file.write("123456789");
+    EXPECT_EQ(file.lines_lost(), 5u);
+  }
+  const auto read = lines();
+  ASSERT_EQ(read.size(), 6u);
+  EXPECT_EQ(read.back(), R"({"is":"lost","lines":5,"why":"the file is full"})");
+}
+
+TEST_F(decision_file_test, lines_that_the_disk_is_too_slow_for_leave_a_mark_in_their_place) {
+  {
+    decision_file::limits l;
+    l.queued_bytes_max = 5;
+    decision_file file{path, l};
+    file.write("123456789"); // more than may wait
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    file.write("after");
+  }
+  EXPECT_THAT(lines(), testing::ElementsAre(R"({"is":"lost","lines":1,"why":"the disk was too slow"})", "after"));
+}
+
+TEST_F(decision_file_test, a_folder_that_is_not_there_is_an_error_that_names_the_path) {
+  EXPECT_THROW(decision_file{"/nowhere/decisions"}, std::runtime_error);
+}
+
+} // namespace
+} // namespace rankwise::record
