@@ -238,6 +238,8 @@ class run {
   bool place(std::uint32_t request, bool may_wait);
   bool place_leg(std::uint32_t request, std::uint32_t side_index, bool may_wait, bool& waits);
   void arrive(std::uint32_t request);
+  void queue_arrival(std::size_t from);
+  void let_followers_come(std::uint32_t request);
   void bind_held(front& f);
   void deliver(std::uint32_t request, std::uint32_t side_index);
   void drive(std::uint32_t side_index, std::uint32_t rank);
@@ -252,6 +254,7 @@ class run {
   void sample_series();
 
   const workload& load_;
+  request_followers followers_;
   simulation_options options_;
   random_source random_;
   timestamp now_{};
@@ -273,7 +276,7 @@ class run {
 };
 
 run::run(const workload& load, const simulation_options& options)
-    : load_(load), options_(options), random_(options.seed) {
+    : load_(load), followers_(load), options_(options), random_(options.seed) {
   const bool pair = options_.shape == pool_shape::pair;
   if (options_.prefill_ranks == 0)
     options_.prefill_ranks = options_.ranks;
@@ -410,11 +413,26 @@ bool run::place(std::uint32_t request, bool may_wait) {
     result_.requests[request].refused = true;
     --open_requests_;
     note(9, request, 0);
+    let_followers_come(request);
     return true;
   }
   if (result_.requests[request].bound_s < 0)
     result_.requests[request].bound_s = seconds(now_);
   return true;
+}
+
+/// The next request at or behind `from` that waits for no other one.
+void run::queue_arrival(std::size_t from) {
+  while (from < load_.requests.size() && load_.requests[from].after)
+    ++from;
+  if (from < load_.requests.size())
+    push(at_seconds(load_.requests[from].arrival_s), kind::arrival, static_cast<std::uint32_t>(from));
+}
+
+/// The client got its answer, or learned that there is none, and thinks.
+void run::let_followers_come(std::uint32_t request) {
+  for (const auto next : followers_.of(request))
+    push(now_ + duration{std::llround(load_.requests[next].think_s * 1e9)}, kind::arrival, next);
 }
 
 void run::arrive(std::uint32_t request) {
@@ -669,6 +687,7 @@ void run::end_request(std::uint32_t request, bool failed) {
   result_.makespan_s = std::max(result_.makespan_s, r.end_s);
   --open_requests_;
   note(failed ? 5 : 4, request, r.generated);
+  let_followers_come(request);
 }
 
 /// The request's prefill rank is gone: its decode leg, which waits for that KV, goes with it.
@@ -782,8 +801,7 @@ simulation_result run::go() {
   for (std::uint32_t s = 0; s < sides_.size(); ++s)
     for (std::size_t rank = 0; rank < sides_[s].ranks.size(); ++rank)
       open(s, static_cast<std::uint16_t>(rank), false);
-  if (!load_.requests.empty())
-    push(at_seconds(load_.requests[0].arrival_s), kind::arrival, 0);
+  queue_arrival(0);
   for (std::uint32_t i = 0; i < options_.happenings.size(); ++i)
     push(at_seconds(options_.happenings[i].at_s), kind::happening, i);
   if (options_.kv_sample_s > 0)
@@ -799,8 +817,8 @@ simulation_result run::go() {
     now_ = e.at;
     switch (e.what) {
     case kind::arrival:
-      if (e.a + 1 < load_.requests.size())
-        push(at_seconds(load_.requests[e.a + 1].arrival_s), kind::arrival, e.a + 1);
+      if (!load_.requests[e.a].after)
+        queue_arrival(e.a + 1);
       arrive(e.a);
       break;
     case kind::deliver:

@@ -68,8 +68,8 @@ struct simulation_options {
 
 /// One request's life. Times in seconds since the start; -1 = it did not happen.
 struct request_result {
-  double arrival_s = 0;
-  double bound_s = -1; ///< given a rank
+  double arrival_s = -1; ///< -1: not before the time limit
+  double bound_s = -1;   ///< given a rank
   double first_token_s = -1;
   double end_s = -1;
   std::uint32_t input_tokens = 0;
@@ -106,7 +106,7 @@ struct simulation_series {
 };
 
 struct simulation_result {
-  std::vector<request_result> requests; ///< in order of arrival
+  std::vector<request_result> requests; ///< as in the workload: of those that follow others not in order of arrival
   gap_histogram gaps;
   simulation_series series;
   double makespan_s = 0;           ///< end of the last request
@@ -123,7 +123,7 @@ struct simulation_result {
   std::vector<std::uint64_t> placed; ///< per rank of the unified or decode pool
 };
 
-/// The workload's requests must be in order of arrival.
+/// The workload's requests must be in order of `arrival_s`, and follow earlier ones only.
 [[nodiscard]] simulation_result simulate(const workload& load, const simulation_options& options);
 
 /// Seconds from arrival to first token of a prompt of that length on an idle pool of this shape.

@@ -1,3 +1,4 @@
+#include "sim/built_in_workloads.hpp"
 #include "sim/load_paths.hpp"
 #include "sim/suite.hpp"
 
@@ -288,11 +289,7 @@ suite_result run_suite(const suite_settings& options, const std::function<void(s
     traces.push_back({"mixed", mixed_workload(mixed)});
     mixed.input_tokens_max = 131'072;
     mixed.seed = options.seed + 1;
-    auto giants = mixed_workload(mixed);
-    for (std::size_t i = 50; i < giants.requests.size(); i += 100)
-      giants.requests[i].input_tokens = 100'000;
-    giants.name = "built-in, one giant per 100";
-    traces.push_back({"giants", std::move(giants)});
+    traces.push_back({"giants", giants_workload({mixed})});
   }
   result.figures = suite{o, std::move(traces), progress}.run();
   return result;

@@ -303,6 +303,9 @@ void write_decisions(const sim_options& o, const std::string& head, const std::v
 
 int run_policies(sim_options& o) {
   check_policies(o.policies);
+  if (o.utilisation > 0 && o.workload.is_closed_loop())
+    throw std::runtime_error("--utilisation: the clients of a closed loop wait for the pool, which is never asked for "
+                             "more than it does; choose the load with --clients and --think-s");
   auto choice = o.workload;
   if (o.utilisation > 0)
     choice.speed = 1;
@@ -331,8 +334,11 @@ int run_policies(sim_options& o) {
     runs.push_back(std::move(r));
   }
   const auto& any = runs.front().summary;
-  fmt::print("{}: {} requests in {:.0f} s, pool {}, {} ranks, {}, seed {}\n", head, load->requests.size(),
-             load->span_s(), o.pool, o.ranks, o.lockstep ? "lockstep" : "independent", o.workload.seed);
+  const auto following = sim::request_followers(*load).count();
+  fmt::print("{}: {} requests in {:.0f} s{}, pool {}, {} ranks, {}, seed {}\n", head, load->requests.size(),
+             load->span_s(),
+             following == 0 ? "" : fmt::format(" or more ({} come after the end of another)", following), o.pool,
+             o.ranks, o.lockstep ? "lockstep" : "independent", o.workload.seed);
   fmt::print("P99 of the TTFT on an idle pool, which no rule can beat by much: {:.2f} s\n\n", any.ttft_bound_p99_s);
   print_table(runs);
   if (!o.plot.empty()) {
