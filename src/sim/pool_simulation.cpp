@@ -244,6 +244,7 @@ class run {
   void deliver(std::uint32_t request, std::uint32_t side_index);
   void drive(std::uint32_t side_index, std::uint32_t rank);
   void schedule(std::uint32_t side_index, std::uint32_t rank);
+  void record_step(const engine_rank_model& rank, std::uint64_t steps_before);
   void take_outputs(std::uint32_t side_index, std::uint16_t rank);
   void sample_load(std::uint32_t side_index, std::uint16_t rank, bool prefilled);
   void take_progress(std::uint32_t index, std::uint32_t front_index);
@@ -268,6 +269,7 @@ class run {
   std::vector<pending_report> reports_;
   std::vector<std::uint32_t> reports_free_;
   std::vector<std::uint32_t> progress_of_front_; ///< scratch: index + 1 of the progress of each front in one step
+  std::vector<std::uint64_t> steps_before_;      ///< scratch: of the ranks of a lockstep group
   std::uint64_t open_requests_ = 0;
   std::uint64_t arrived_ = 0;
   double kv_ratio_sum_ = 0;
@@ -514,16 +516,28 @@ void run::drive(std::uint32_t side_index, std::uint32_t slot) {
     return; // an earlier event took its place
   s.scheduled[slot] = never;
   if (s.group) {
+    steps_before_.clear();
+    for (const auto& rank : s.ranks)
+      steps_before_.push_back(rank->steps());
     s.group->step(now_, s.outputs);
-    for (std::size_t rank = 0; rank < s.ranks.size(); ++rank)
+    for (std::size_t rank = 0; rank < s.ranks.size(); ++rank) {
+      record_step(*s.ranks[rank], steps_before_[rank]);
       take_outputs(side_index, static_cast<std::uint16_t>(rank));
+    }
   } else {
     if (!s.alive[slot])
       return;
+    const auto before = s.ranks[slot]->steps();
     s.ranks[slot]->step(now_, s.outputs[slot]);
+    record_step(*s.ranks[slot], before);
     take_outputs(side_index, static_cast<std::uint16_t>(slot));
   }
   schedule(side_index, slot);
+}
+
+void run::record_step(const engine_rank_model& rank, std::uint64_t steps_before) {
+  if (options_.record_steps && rank.steps() != steps_before)
+    result_.recorded_steps.push_back(rank.last_step());
 }
 
 void run::take_outputs(std::uint32_t side_index, std::uint16_t rank) {

@@ -63,7 +63,8 @@ struct simulation_options {
   std::vector<rank_happening> happenings;
   std::uint64_t seed = 1;
   double kv_sample_s = 1.0; ///< period of the series; 0 = none
-  double time_limit_s = 0;  ///< simulated; what is open then counts as unfinished; 0 = until all is done
+  bool record_steps = false;
+  double time_limit_s = 0; ///< simulated; what is open then counts as unfinished; 0 = until all is done
 };
 
 /// One request's life. Times in seconds since the start; -1 = it did not happen.
@@ -114,6 +115,7 @@ struct simulation_result {
   double busiest_to_mean_work = 0; ///< of prompt tokens computed in all, per rank
   double prefix_hit_share = 0;     ///< prompt tokens that the caches had, of all
   std::uint64_t steps = 0;
+  std::vector<measured_step> recorded_steps; ///< of all ranks by their begin, when the options ask for them
   std::uint64_t retractions = 0;
   std::uint64_t event_hash = 0; ///< of every decision, first token and end, with their times
   std::uint64_t reports_delivered = 0;
