@@ -16,7 +16,7 @@ namespace rankwise::core {
 struct pool_options;
 
 /// What came of one question for a rank.
-struct decision {
+struct placement_decision {
   enum class kind : std::uint8_t { placed = 0, waits = 1, refused = 2 };
   kind what = kind::placed;
   std::uint16_t rank = 0; ///< of `placed`, with its epoch
@@ -24,7 +24,7 @@ struct decision {
   std::optional<double> score; ///< of `placed`, where the policy chose
   failure reason = failure::none;
 
-  friend bool operator==(const decision&, const decision&) = default;
+  friend bool operator==(const placement_decision&, const placement_decision&) = default;
 };
 
 /// A leg as it is asked for, apart from the wire it came by.
@@ -55,7 +55,7 @@ class decision_recorder {
   virtual void policy_set(std::string_view policy, timestamp now) noexcept = 0;
   /// It begins to wait for a rank or for room; no decision depends on it.
   virtual void waits(const leg_request& leg) noexcept = 0;
-  virtual void decided(const leg_request& leg, const decision& d) noexcept = 0;
+  virtual void decided(const leg_request& leg, const placement_decision& d) noexcept = 0;
 };
 
 } // namespace rankwise::core

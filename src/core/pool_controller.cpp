@@ -312,20 +312,20 @@ waiting_key pool_controller::waiting_order(placement_request request) const {
 }
 
 std::variant<placement, refusal, wait_for_rank> pool_controller::place(const leg_request& leg) {
-  decision d;
+  placement_decision d;
   auto result = decide(leg, d);
   if (recorder_ != nullptr) {
     if (const auto* refused = std::get_if<refusal>(&result))
-      d = {decision::kind::refused, 0, 0, std::nullopt, refused->reason};
+      d = {placement_decision::kind::refused, 0, 0, std::nullopt, refused->reason};
     else if (std::holds_alternative<wait_for_rank>(result))
-      d = {decision::kind::waits, 0, 0, std::nullopt, failure::none};
+      d = {placement_decision::kind::waits, 0, 0, std::nullopt, failure::none};
     recorder_->decided(leg, d);
   }
   return result;
 }
 
 /// `d`: of a placement.
-std::variant<placement, refusal, wait_for_rank> pool_controller::decide(const leg_request& leg, decision& d) {
+std::variant<placement, refusal, wait_for_rank> pool_controller::decide(const leg_request& leg, placement_decision& d) {
   auto wanted = leg.wanted;
   const auto now = wanted.now;
   wanted.dp_size = dp_size();

@@ -169,7 +169,7 @@ class pool_controller {
   [[nodiscard]] leg_request leg_of(const place_order& order, timestamp now, bool may_wait);
   [[nodiscard]] double share_of(const entry& e, timestamp now) const;
 
-  std::variant<placement, refusal, wait_for_rank> decide(const leg_request& leg, decision& d);
+  std::variant<placement, refusal, wait_for_rank> decide(const leg_request& leg, placement_decision& d);
   std::optional<ledger::charge> end_charge(request_handle handle, timestamp now, std::uint32_t generated);
   placement_record& open_record(const leg_request& leg);
   void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;

@@ -224,7 +224,7 @@ void decision_writer::policy_set(std::string_view policy, core::timestamp now) n
   });
 }
 
-void decision_writer::decided(const core::leg_request& leg, const core::decision& d) noexcept {
+void decision_writer::decided(const core::leg_request& leg, const core::placement_decision& d) noexcept {
   line("decided", [&](json& j) {
     const auto& w = leg.wanted;
     j["t"] = ns(w.now);
@@ -254,16 +254,16 @@ void decision_writer::decided(const core::leg_request& leg, const core::decision
     }
     j["block_tokens"] = w.block_tokens;
     switch (d.what) {
-    case core::decision::kind::placed:
+    case core::placement_decision::kind::placed:
       j["to"] = d.rank;
       j["epoch"] = d.epoch;
       if (d.score)
         j["score"] = *d.score;
       break;
-    case core::decision::kind::waits:
+    case core::placement_decision::kind::waits:
       j["waits"] = true;
       break;
-    case core::decision::kind::refused:
+    case core::placement_decision::kind::refused:
       j["refused"] = static_cast<int>(d.reason);
       break;
     }

@@ -38,7 +38,7 @@ class decision_writer final : public core::decision_recorder {
   void restored(const std::vector<core::leg_record>& legs, core::timestamp now) noexcept override;
   void policy_set(std::string_view policy, core::timestamp now) noexcept override;
   void waits(const core::leg_request&) noexcept override {}
-  void decided(const core::leg_request& leg, const core::decision& d) noexcept override;
+  void decided(const core::leg_request& leg, const core::placement_decision& d) noexcept override;
 
  private:
   template <class F>

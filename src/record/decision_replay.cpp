@@ -32,24 +32,24 @@ core::rank_id rank_of(const json& j) {
   return {j.at("pool").get<std::uint16_t>(), j.at("rank").get<std::uint16_t>()};
 }
 
-std::string described(const core::decision& d) {
+std::string described(const core::placement_decision& d) {
   switch (d.what) {
-  case core::decision::kind::waits:
+  case core::placement_decision::kind::waits:
     return "waits";
-  case core::decision::kind::refused:
+  case core::placement_decision::kind::refused:
     return fmt::format("refused: {}", core::to_string(d.reason));
-  case core::decision::kind::placed:
+  case core::placement_decision::kind::placed:
     break;
   }
   return fmt::format("rank {}, epoch {}{}", d.rank, d.epoch, d.score ? fmt::format(", score {}", *d.score) : "");
 }
 
-core::decision decision_of(const json& j) {
-  core::decision d;
+core::placement_decision decision_of(const json& j) {
+  core::placement_decision d;
   if (j.contains("waits")) {
-    d.what = core::decision::kind::waits;
+    d.what = core::placement_decision::kind::waits;
   } else if (j.contains("refused")) {
-    d.what = core::decision::kind::refused;
+    d.what = core::placement_decision::kind::refused;
     d.reason = static_cast<core::failure>(j["refused"].get<std::uint8_t>());
   } else {
     d.rank = j.at("to").get<std::uint16_t>();
@@ -63,7 +63,7 @@ core::decision decision_of(const json& j) {
 /// Keeps the last decision of the controller that is asked again.
 class last_decision final : public core::decision_recorder {
  public:
-  core::decision value;
+  core::placement_decision value;
 
   void opened(const core::pool_options&) noexcept override {}
   void rank_up(const core::rank_announcement&, core::timestamp) noexcept override {}
@@ -77,7 +77,7 @@ class last_decision final : public core::decision_recorder {
   void restored(const std::vector<core::leg_record>&, core::timestamp) noexcept override {}
   void policy_set(std::string_view, core::timestamp) noexcept override {}
   void waits(const core::leg_request&) noexcept override {}
-  void decided(const core::leg_request&, const core::decision& d) noexcept override { value = d; }
+  void decided(const core::leg_request&, const core::placement_decision& d) noexcept override { value = d; }
 };
 
 class replayer {

@@ -141,13 +141,13 @@ void stream_recorder::waits(const core::leg_request& leg) noexcept {
   if (stream_.wanted() && role_ != core::pool_role::decode)
     quietly([&] { stream_.arrived(leg); });
 }
-void stream_recorder::decided(const core::leg_request& leg, const core::decision& d) noexcept {
+void stream_recorder::decided(const core::leg_request& leg, const core::placement_decision& d) noexcept {
   if (next_ != nullptr)
     next_->decided(leg, d);
   if (stream_.wanted() && role_ != core::pool_role::decode)
     quietly([&] {
       stream_.arrived(leg);
-      if (d.what == core::decision::kind::refused)
+      if (d.what == core::placement_decision::kind::refused)
         stream_.ended(leg.wanted.handle, std::nullopt);
     });
 }

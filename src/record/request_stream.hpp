@@ -80,7 +80,7 @@ class stream_recorder final : public core::decision_recorder {
   void restored(const std::vector<core::leg_record>& legs, core::timestamp now) noexcept override;
   void policy_set(std::string_view policy, core::timestamp now) noexcept override;
   void waits(const core::leg_request& leg) noexcept override;
-  void decided(const core::leg_request& leg, const core::decision& d) noexcept override;
+  void decided(const core::leg_request& leg, const core::placement_decision& d) noexcept override;
 
  private:
   request_stream& stream_;

@@ -277,7 +277,9 @@ std::optional<duration> engine_rank_model::plan_step(rank_outputs& out) {
   if (options_.step_jitter > 0) {
     seconds *= random_.uniform(1 - options_.step_jitter, 1 + options_.step_jitter);
   }
-  return std::max(step_min, scaled(seconds));
+  const auto length = std::max(step_min, scaled(seconds));
+  last_step_ = {core::to_seconds(length), decoding, kv_tokens, prefilling};
+  return length;
 }
 
 void engine_rank_model::finish_step(timestamp now, rank_outputs& out) {

@@ -158,6 +158,8 @@ class engine_rank_model {
   [[nodiscard]] std::uint64_t requests_seen() const noexcept { return requests_seen_; }
   [[nodiscard]] std::uint64_t requests_open() const noexcept { return requests_.size(); }
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+  /// The newest one that was planned, with the time that the rank needs by itself: in lockstep it may last longer.
+  [[nodiscard]] const measured_step& last_step() const noexcept { return last_step_; }
   [[nodiscard]] std::uint64_t retractions() const noexcept { return retractions_; }
   /// Forgets the prefixes that no running request uses (control call flush_cache).
   void flush_cache();
@@ -230,6 +232,7 @@ class engine_rank_model {
   bool stalled_ = false;          ///< what waits cannot be admitted and nothing runs: time alone changes nothing
   std::uint64_t requests_seen_ = 0;
   std::uint64_t steps_ = 0;
+  measured_step last_step_;
   std::uint64_t retractions_ = 0;
 };
 

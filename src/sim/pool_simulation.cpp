@@ -238,10 +238,13 @@ class run {
   bool place(std::uint32_t request, bool may_wait);
   bool place_leg(std::uint32_t request, std::uint32_t side_index, bool may_wait, bool& waits);
   void arrive(std::uint32_t request);
+  void queue_arrival(std::size_t from);
+  void let_followers_come(std::uint32_t request);
   void bind_held(front& f);
   void deliver(std::uint32_t request, std::uint32_t side_index);
   void drive(std::uint32_t side_index, std::uint32_t rank);
   void schedule(std::uint32_t side_index, std::uint32_t rank);
+  void record_step(const engine_rank_model& rank, std::uint64_t steps_before);
   void take_outputs(std::uint32_t side_index, std::uint16_t rank);
   void sample_load(std::uint32_t side_index, std::uint16_t rank, bool prefilled);
   void take_progress(std::uint32_t index, std::uint32_t front_index);
@@ -252,6 +255,7 @@ class run {
   void sample_series();
 
   const workload& load_;
+  request_followers followers_;
   simulation_options options_;
   random_source random_;
   timestamp now_{};
@@ -265,6 +269,7 @@ class run {
   std::vector<pending_report> reports_;
   std::vector<std::uint32_t> reports_free_;
   std::vector<std::uint32_t> progress_of_front_; ///< scratch: index + 1 of the progress of each front in one step
+  std::vector<std::uint64_t> steps_before_;      ///< scratch: of the ranks of a lockstep group
   std::uint64_t open_requests_ = 0;
   std::uint64_t arrived_ = 0;
   double kv_ratio_sum_ = 0;
@@ -273,7 +278,7 @@ class run {
 };
 
 run::run(const workload& load, const simulation_options& options)
-    : load_(load), options_(options), random_(options.seed) {
+    : load_(load), followers_(load), options_(options), random_(options.seed) {
   const bool pair = options_.shape == pool_shape::pair;
   if (options_.prefill_ranks == 0)
     options_.prefill_ranks = options_.ranks;
@@ -414,11 +419,26 @@ bool run::place(std::uint32_t request, bool may_wait) {
     result_.requests[request].refused = true;
     --open_requests_;
     note(9, request, 0);
+    let_followers_come(request);
     return true;
   }
   if (result_.requests[request].bound_s < 0)
     result_.requests[request].bound_s = seconds(now_);
   return true;
+}
+
+/// The next request at or behind `from` that waits for no other one.
+void run::queue_arrival(std::size_t from) {
+  while (from < load_.requests.size() && load_.requests[from].after)
+    ++from;
+  if (from < load_.requests.size())
+    push(at_seconds(load_.requests[from].arrival_s), kind::arrival, static_cast<std::uint32_t>(from));
+}
+
+/// The client got its answer, or learned that there is none, and thinks.
+void run::let_followers_come(std::uint32_t request) {
+  for (const auto next : followers_.of(request))
+    push(now_ + duration{std::llround(load_.requests[next].think_s * 1e9)}, kind::arrival, next);
 }
 
 void run::arrive(std::uint32_t request) {
@@ -502,16 +522,28 @@ void run::drive(std::uint32_t side_index, std::uint32_t slot) {
     return; // an earlier event took its place
   s.scheduled[slot] = never;
   if (s.group) {
+    steps_before_.clear();
+    for (const auto& rank : s.ranks)
+      steps_before_.push_back(rank->steps());
     s.group->step(now_, s.outputs);
-    for (std::size_t rank = 0; rank < s.ranks.size(); ++rank)
+    for (std::size_t rank = 0; rank < s.ranks.size(); ++rank) {
+      record_step(*s.ranks[rank], steps_before_[rank]);
       take_outputs(side_index, static_cast<std::uint16_t>(rank));
+    }
   } else {
     if (!s.alive[slot])
       return;
+    const auto before = s.ranks[slot]->steps();
     s.ranks[slot]->step(now_, s.outputs[slot]);
+    record_step(*s.ranks[slot], before);
     take_outputs(side_index, static_cast<std::uint16_t>(slot));
   }
   schedule(side_index, slot);
+}
+
+void run::record_step(const engine_rank_model& rank, std::uint64_t steps_before) {
+  if (options_.record_steps && rank.steps() != steps_before)
+    result_.recorded_steps.push_back(rank.last_step());
 }
 
 void run::take_outputs(std::uint32_t side_index, std::uint16_t rank) {
@@ -675,6 +707,7 @@ void run::end_request(std::uint32_t request, bool failed) {
   result_.makespan_s = std::max(result_.makespan_s, r.end_s);
   --open_requests_;
   note(failed ? 5 : 4, request, r.generated);
+  let_followers_come(request);
 }
 
 /// The request's prefill rank is gone: its decode leg, which waits for that KV, goes with it.
@@ -788,8 +821,7 @@ simulation_result run::go() {
   for (std::uint32_t s = 0; s < sides_.size(); ++s)
     for (std::size_t rank = 0; rank < sides_[s].ranks.size(); ++rank)
       open(s, static_cast<std::uint16_t>(rank), false);
-  if (!load_.requests.empty())
-    push(at_seconds(load_.requests[0].arrival_s), kind::arrival, 0);
+  queue_arrival(0);
   for (std::uint32_t i = 0; i < options_.happenings.size(); ++i)
     push(at_seconds(options_.happenings[i].at_s), kind::happening, i);
   if (options_.kv_sample_s > 0)
@@ -805,8 +837,8 @@ simulation_result run::go() {
     now_ = e.at;
     switch (e.what) {
     case kind::arrival:
-      if (e.a + 1 < load_.requests.size())
-        push(at_seconds(load_.requests[e.a + 1].arrival_s), kind::arrival, e.a + 1);
+      if (!load_.requests[e.a].after)
+        queue_arrival(e.a + 1);
       arrive(e.a);
       break;
     case kind::deliver:

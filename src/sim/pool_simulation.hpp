@@ -65,13 +65,14 @@ struct simulation_options {
   std::vector<rank_happening> happenings;
   std::uint64_t seed = 1;
   double kv_sample_s = 1.0; ///< period of the series; 0 = none
-  double time_limit_s = 0;  ///< simulated; what is open then counts as unfinished; 0 = until all is done
+  bool record_steps = false;
+  double time_limit_s = 0; ///< simulated; what is open then counts as unfinished; 0 = until all is done
 };
 
 /// One request's life. Times in seconds since the start; -1 = it did not happen.
 struct request_result {
-  double arrival_s = 0;
-  double bound_s = -1; ///< given a rank
+  double arrival_s = -1; ///< -1: not before the time limit
+  double bound_s = -1;   ///< given a rank
   double first_token_s = -1;
   double end_s = -1;
   std::uint32_t input_tokens = 0;
@@ -110,7 +111,7 @@ struct simulation_series {
 };
 
 struct simulation_result {
-  std::vector<request_result> requests; ///< in order of arrival
+  std::vector<request_result> requests; ///< as in the workload: of those that follow others not in order of arrival
   gap_histogram gaps;
   simulation_series series;
   double makespan_s = 0;           ///< end of the last request
@@ -118,6 +119,7 @@ struct simulation_result {
   double busiest_to_mean_work = 0; ///< of prompt tokens computed in all, per rank
   double prefix_hit_share = 0;     ///< prompt tokens that the caches had, of all
   std::uint64_t steps = 0;
+  std::vector<measured_step> recorded_steps; ///< of all ranks by their begin, when the options ask for them
   std::uint64_t retractions = 0;
   std::uint64_t event_hash = 0; ///< of every decision, first token and end, with their times
   std::uint64_t reports_delivered = 0;
@@ -127,7 +129,7 @@ struct simulation_result {
   std::vector<std::uint64_t> placed; ///< per rank of the unified or decode pool
 };
 
-/// The workload's requests must be in order of arrival.
+/// The workload's requests must be in order of `arrival_s`, and follow earlier ones only.
 [[nodiscard]] simulation_result simulate(const workload& load, const simulation_options& options);
 
 /// Seconds from arrival to first token of a prompt of that length on an idle pool of this shape.

@@ -26,6 +26,16 @@ struct step_time_constants {
   }
 };
 
+/// A step and what it had to do.
+struct measured_step {
+  double seconds = 0;
+  std::uint64_t decoding_requests = 0;
+  std::uint64_t kv_tokens = 0; ///< of those
+  std::uint64_t prefill_tokens = 0;
+
+  friend bool operator==(const measured_step&, const measured_step&) = default;
+};
+
 /// No step is shorter, so that constants of zero don't make a rank spin.
 inline constexpr core::duration step_min = std::chrono::microseconds(10);
 

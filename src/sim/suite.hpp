@@ -11,7 +11,8 @@
 #include <tl/expected.hpp>
 #include <vector>
 
-/// The comparison of docs/placement.md: traces x pools x couplings x utilisations, every peer's rule beside ours.
+/// The comparison of docs/placement.md: traces x pools x couplings x utilisations, every peer's rule beside ours; pools
+/// of 64 ranks, built-in workloads, faults.
 namespace rankwise::sim {
 
 struct suite_trace {
@@ -52,7 +53,7 @@ struct suite_figure {
 
 struct suite_settings {
   std::filesystem::path traces;    ///< folder; without it the built-in workloads are played
-  std::size_t requests_max = 6000; ///< of each trace
+  std::size_t requests_max = 6000; ///< of each trace and built-in workload; 8 times as many for 64 ranks
   std::vector<double> utilisations{0.7, 0.9, 1.1};
   unsigned threads = 2;
   std::uint64_t seed = 1;
@@ -68,6 +69,9 @@ struct suite_result {
 /// Runs all of it. `progress(done, all)` is called now and then, from any thread.
 [[nodiscard]] suite_result run_suite(const suite_settings& options,
                                      const std::function<void(std::size_t, std::size_t)>& progress = {});
+
+/// Seconds that no request may wait in a controller: by then its patience or its time is over, whichever ends first.
+[[nodiscard]] double starvation_bound_s(const core::pool_options& pool);
 
 inline constexpr std::string_view peer_policies[] = {
     "round_robin", "total_requests", "total_tokens",     "vllm_counts",  "vllm",

@@ -1,3 +1,4 @@
+#include "sim/built_in_workloads.hpp"
 #include "sim/load_paths.hpp"
 #include "sim/suite.hpp"
 
@@ -23,16 +24,19 @@ constexpr std::array compared{metric{"ttft_mean_s", [](const run_summary& s) { r
                               metric{"gap_p99_s", [](const run_summary& s) { return s.gap_p99_s; }},
                               metric{"gap_p50_s", [](const run_summary& s) { return s.gap_p50_s; }}};
 
-const workload& load_of(const std::vector<suite_trace>& traces, const std::string& name) {
-  return std::find_if(traces.begin(), traces.end(), [&](const auto& t) { return t.name == name; })->load;
-}
-
 /// One rule in one scenario, and what came of it.
 struct job {
   scenario where;
   std::string policy;
   policy_result result;
 };
+
+/// Ours over the best peer's, by each figure.
+using ratios = std::array<double, compared.size()>;
+
+std::string metric_name(const char* figure) {
+  return fmt::format("{}_over_best_peer's_geometric_mean", figure);
+}
 
 class suite {
  public:
@@ -43,6 +47,8 @@ class suite {
   std::vector<suite_figure> run() {
     compare_in_main_scenarios();
     if (!options_.short_form) {
+      compare_in_large_pools();
+      compare_on_built_in_workloads();
       stale_and_shared();
       prefixes();
       balance();
@@ -52,10 +58,16 @@ class suite {
   }
 
  private:
+  [[nodiscard]] const workload& load_of(const std::string& name) const {
+    const auto named = [&](const auto& t) { return t.name == name; };
+    const auto found = std::find_if(traces_.begin(), traces_.end(), named);
+    return found != traces_.end() ? found->load : std::find_if(others_.begin(), others_.end(), named)->load;
+  }
+
   void run_jobs(std::vector<job>& jobs) {
     std::atomic<std::size_t> done{0};
     in_parallel(jobs.size(), options_.threads, [&](std::size_t i) {
-      jobs[i].result = run_scenario(jobs[i].where, load_of(traces_, jobs[i].where.trace), jobs[i].policy);
+      jobs[i].result = run_scenario(jobs[i].where, load_of(jobs[i].where.trace), jobs[i].policy);
       if (progress_)
         progress_(++done, jobs.size());
     });
@@ -65,6 +77,23 @@ class suite {
            bool holds = true, std::string peer = {}, double peer_value = 0) {
     figures_.push_back({std::move(scenario), std::move(policy), std::move(name), value, std::move(peer), peer_value,
                         std::move(target), holds});
+  }
+
+  /// A row for each figure: ours beside the best of the peers [first, last), and the oracle's.
+  ratios add_comparison(const scenario& s, const job* first, const job* last, const run_summary& ours,
+                        const run_summary& oracle) {
+    ratios result{};
+    for (std::size_t m = 0; m < compared.size(); ++m) {
+      const auto* best = std::min_element(first, last, [&](const job& a, const job& b) {
+        return compared[m].of(a.result.summary) < compared[m].of(b.result.summary);
+      });
+      const double theirs = compared[m].of(best->result.summary);
+      const double value = compared[m].of(ours);
+      result[m] = value / theirs;
+      add(s.name, "headroom", compared[m].name, value, "<= 1.01 x best peer", result[m] <= 1.01, best->policy, theirs);
+      add(s.name, "oracle", compared[m].name, compared[m].of(oracle));
+    }
+    return result;
   }
 
   void compare_in_main_scenarios() {
@@ -91,18 +120,10 @@ class suite {
       const auto& ours = last[0].result.summary;
       const auto& fcfs = last[1].result.summary;
       const auto& s = scenarios[i];
-      std::array<double, compared.size()> ratio{};
+      const auto ratio = add_comparison(s, first, last, ours, last[2].result.summary);
       for (std::size_t m = 0; m < compared.size(); ++m) {
-        const auto* best = std::min_element(first, last, [&](const job& a, const job& b) {
-          return compared[m].of(a.result.summary) < compared[m].of(b.result.summary);
-        });
-        const double theirs = compared[m].of(best->result.summary);
-        const double value = compared[m].of(ours);
-        ratio[m] = value / theirs;
         logs[s.utilisation][m] += std::log(ratio[m]);
         as_good[m] += ratio[m] <= 1.01 ? 1 : 0;
-        add(s.name, "headroom", compared[m].name, value, "<= 1.01 x best peer", ratio[m] <= 1.01, best->policy, theirs);
-        add(s.name, "oracle", compared[m].name, compared[m].of(last[2].result.summary));
       }
       add(s.name, "headroom", "ttft_idle_p99_s", ours.ttft_bound_p99_s);
       if (s.utilisation == 0.9 && s.options.shape != pool_shape::decode) {
@@ -120,14 +141,18 @@ class suite {
             fcfs.ttft_mean_s / ours.ttft_mean_s >= 3);
         add(s.name, "headroom", "goodput_over_fcfs", ours.goodput_share / std::max(fcfs.goodput_share, 1e-9), ">= 1.5",
             ours.goodput_share >= 1.5 * fcfs.goodput_share);
-        add(s.name, "headroom", "wait_max_s", ours.held_max_s);
+      }
+      if (s.utilisation > 1) {
+        const double bound = starvation_bound_s(s.options.pool);
+        add(s.name, "headroom", "wait_max_s", ours.held_max_s, fmt::format("<= {:g} (patience, time)", bound),
+            ours.held_max_s <= bound);
       }
     }
     for (const auto& [utilisation, sums] : logs) {
       const auto count = static_cast<double>(scenarios.size() / logs.size());
       for (std::size_t m = 0; m < compared.size(); ++m)
-        add(fmt::format("all, {:.1f}", utilisation), "headroom",
-            fmt::format("{}_over_best_peer's_geometric_mean", compared[m].name), std::exp(sums[m] / count));
+        add(fmt::format("all, {:.1f}", utilisation), "headroom", metric_name(compared[m].name),
+            std::exp(sums[m] / count));
     }
     const auto share = [](std::size_t part, std::size_t all) {
       return all == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(all);
@@ -143,15 +168,81 @@ class suite {
         quicker_decodes == lockstep_decodes);
   }
 
-  scenario variant(const std::string& trace, pool_shape shape, const char* what) const {
+  /// Independent, at 0.9.
+  scenario variant(const std::string& trace, pool_shape shape, std::string_view what, std::uint16_t ranks = 8) const {
     scenario s;
     s.trace = trace;
-    s.options = suite_options(shape, false);
+    s.options = suite_options(shape, false, ranks);
     s.options.pool.tuning = options_.tuning;
     s.utilisation = 0.9;
-    s.speed = 0.9 * saturation_speed(load_of(traces_, trace), s.options);
+    s.speed = 0.9 * saturation_speed(load_of(trace), s.options);
     s.name = fmt::format("{} {} {}", trace, to_string(shape), what);
     return s;
+  }
+
+  /// Headroom beside the best peer in each, and the geometric mean of all as the figures of `group`.
+  void compare(const std::vector<scenario>& scenarios, const std::string& group) {
+    std::vector<job> jobs;
+    for (const auto& s : scenarios) {
+      for (const auto peer : peer_policies)
+        jobs.push_back({s, std::string{peer}, {}});
+      jobs.push_back({s, "headroom", {}});
+      jobs.push_back({s, "oracle", {}});
+    }
+    run_jobs(jobs);
+    ratios logs{};
+    for (std::size_t i = 0; i < scenarios.size(); ++i) {
+      const auto* first = &jobs[i * (std::size(peer_policies) + 2)];
+      const auto* last = first + std::size(peer_policies);
+      const auto ratio = add_comparison(scenarios[i], first, last, last[0].result.summary, last[1].result.summary);
+      for (std::size_t m = 0; m < compared.size(); ++m)
+        logs[m] += std::log(ratio[m]) / static_cast<double>(scenarios.size());
+    }
+    for (std::size_t m = 0; m < compared.size(); ++m)
+      add(group, "headroom", metric_name(compared[m].name), std::exp(logs[m]));
+  }
+
+  /// 64 ranks under the whole traces: as many requests as there are, or eight times those of the main scenarios.
+  void compare_in_large_pools() {
+    constexpr std::uint16_t ranks = 64;
+    std::vector<std::string> left_out; // told for the main scenarios already
+    for (auto& t : suite_traces(options_.traces, 8 * options_.requests_max, options_.seed, left_out))
+      others_.push_back({t.name + " whole", std::move(t.load)});
+    if (others_.empty()) {
+      mixed_workload_options mixed;
+      mixed.requests = 8 * options_.requests_max;
+      mixed.seed = options_.seed;
+      others_.push_back({"mixed whole", mixed_workload(mixed)});
+    }
+    std::vector<scenario> scenarios;
+    for (const auto& t : others_)
+      scenarios.push_back(variant(t.name, pool_shape::unified, "independent 0.9, 64 ranks", ranks));
+    compare(scenarios, "64 ranks, 0.9");
+  }
+
+  void compare_on_built_in_workloads() {
+    constexpr std::uint32_t clients = 200; // of a closed loop: busy ranks, and no queue that grows
+    std::vector<scenario> scenarios;
+    built_in_choice choice;
+    choice.requests = options_.requests_max;
+    choice.seed = options_.seed;
+    choice.clients = clients;
+    for (const std::string name : {"giants", "shared-prompts", "agents", "closed-loop"}) {
+      const auto trace = "built-in " + name;
+      others_.push_back({trace, *built_in_workload(name, choice)});
+      const bool cached = name == "shared-prompts" || name == "agents";
+      const bool closed = name == "closed-loop";
+      auto s = variant(trace, pool_shape::unified,
+                       closed   ? fmt::format("independent, {} clients", clients)
+                       : cached ? "independent 0.9 with prefix cache"
+                                : "independent 0.9");
+      if (cached)
+        s.options.engine.prefix_block_tokens = load_of(trace).block_tokens;
+      if (closed)
+        s.speed = 1;
+      scenarios.push_back(std::move(s));
+    }
+    compare(scenarios, "built-in workloads");
   }
 
   /// What late, lost and shared knowledge costs.
@@ -249,7 +340,7 @@ class suite {
       auto s = variant(t.name, pool_shape::unified, "one rank at half speed");
       workload_limits limits;
       limits.speed = s.speed;
-      const auto load = limited(load_of(traces_, t.name), limits);
+      const auto load = limited(load_of(t.name), limits);
       const double at = load.span_s() * 0.3;
       auto o = s.options;
       apply_policy("headroom", o);
@@ -266,12 +357,17 @@ class suite {
   }
 
   suite_settings options_;
-  std::vector<suite_trace> traces_;
+  std::vector<suite_trace> traces_; ///< of the main scenarios
+  std::vector<suite_trace> others_;
   const std::function<void(std::size_t, std::size_t)>& progress_;
   std::vector<suite_figure> figures_;
 };
 
 } // namespace
+
+double starvation_bound_s(const core::pool_options& pool) {
+  return core::to_seconds(std::min(pool.waiting_order.patience_max, pool.waiting_time_max));
+}
 
 suite_result run_suite(const suite_settings& options, const std::function<void(std::size_t, std::size_t)>& progress) {
   suite_result result;
@@ -288,11 +384,7 @@ suite_result run_suite(const suite_settings& options, const std::function<void(s
     traces.push_back({"mixed", mixed_workload(mixed)});
     mixed.input_tokens_max = 131'072;
     mixed.seed = options.seed + 1;
-    auto giants = mixed_workload(mixed);
-    for (std::size_t i = 50; i < giants.requests.size(); i += 100)
-      giants.requests[i].input_tokens = 100'000;
-    giants.name = "built-in, one giant per 100";
-    traces.push_back({"giants", std::move(giants)});
+    traces.push_back({"giants", giants_workload({mixed})});
   }
   result.figures = suite{o, std::move(traces), progress}.run();
   return result;

@@ -42,7 +42,8 @@ run_summary summarise(const simulation_result& result, const simulation_options&
     s.failed += r.failed ? 1 : 0;
     s.completed += r.end_s >= 0 && !r.failed ? 1 : 0;
     tokens += r.generated;
-    bound.push_back(idle);
+    if (r.arrival_s >= 0)
+      bound.push_back(idle);
     if (r.bound_s >= 0)
       s.held_max_s = std::max(s.held_max_s, r.bound_s - r.arrival_s);
     if (r.first_token_s < 0)
@@ -99,11 +100,13 @@ std::vector<class_summary> summarise_classes(const simulation_result& result) {
 }
 
 double saturation_speed(const workload& load, const simulation_options& options) {
-  if (load.requests.size() < 2)
+  if (load.span_s() <= 0)
     return 1;
   auto at_once = load;
-  for (auto& r : at_once.requests)
+  for (auto& r : at_once.requests) {
     r.arrival_s = 0;
+    r.after.reset();
+  }
   auto o = options;
   o.front_ends = 1;
   o.happenings.clear();

@@ -58,7 +58,9 @@ struct class_summary {
 
 /// How many times faster the arrivals of `load` may come until the pool can do no more: the rate at which it works
 /// through nine tenths of the requests when all of them are there at once, by the rule `total work left` with the true
-/// state. Lengths stay.
+/// state. Lengths stay. Of requests that follow others `arrival_s` counts: think times as they are, answers as if they
+/// took no time, so that such a pool has somewhat less to do than the speed says. Means nothing for a closed loop,
+/// whose clients wait for the pool however slow it is. 1 when all come at once.
 [[nodiscard]] double saturation_speed(const workload& load, const simulation_options& options);
 
 } // namespace rankwise::sim

@@ -4,16 +4,19 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tl/expected.hpp>
 #include <vector>
 
-/// What clients ask for and when: a built-in mix, or a trace of real traffic.
+/// What clients ask for and when: drawn by chance (built_in_workloads.hpp), or a trace of real traffic.
 namespace rankwise::sim {
 
 struct workload_request {
-  double arrival_s = 0; ///< since the start of the workload
+  /// Since the start of the workload. With `after`: the earliest possible, if all before it took no time; the run
+  /// makes it the end of that request plus `think_s`.
+  double arrival_s = 0;
   std::uint32_t input_tokens = 1;
   std::uint32_t output_tokens = 1;
   /// One per started block of `workload::block_tokens` prompt tokens: requests whose leading numbers are equal begin
@@ -21,44 +24,53 @@ struct workload_request {
   std::vector<std::uint64_t> prefix_blocks;
   std::int32_t priority = 0;          ///< its class among those who wait for a rank; a higher one goes first
   std::optional<double> deadline_s{}; ///< from its arrival to its first token
+  /// Index of an earlier request of the workload, by the same client: this one comes `think_s` after that one has
+  /// ended, in whatever way (completed, refused, lost).
+  std::optional<std::uint32_t> after = std::nullopt;
+  double think_s = 0;
 
   friend bool operator==(const workload_request&, const workload_request&) = default;
 };
 
 struct workload {
   std::string name;
-  std::vector<workload_request> requests; ///< in order of arrival
+  std::vector<workload_request> requests; ///< in order of `arrival_s`
   std::uint32_t block_tokens = 512;
 
-  /// Arrival of the last request.
+  /// `arrival_s` of the last request.
   [[nodiscard]] double span_s() const noexcept { return requests.empty() ? 0 : requests.back().arrival_s; }
 };
 
 /// Which part of a workload is played, and how fast.
 struct workload_limits {
-  double speed = 1; ///< arrivals come that many times faster; lengths stay
+  double speed = 1; ///< arrivals come, and clients think, that many times faster; lengths stay
   std::size_t requests = std::numeric_limits<std::size_t>::max();
   double duration_s = std::numeric_limits<double>::infinity(); ///< after `speed`
 };
 
-/// First by speed, then cut by duration, then by number of requests.
+/// First by speed, then cut by duration (of `arrival_s`), then by number of requests. What follows a request that is
+/// cut off is cut off too.
 [[nodiscard]] workload limited(workload whole, const workload_limits& limits);
 
-// -- built in
-// -----------------------------------------------------------------------------------------------------------
+/// Which requests of a workload come when another one has ended.
+class request_followers {
+ public:
+  /// Throws std::invalid_argument, which names the request, when its `after` is not an earlier one.
+  explicit request_followers(const workload& load);
 
-struct mixed_workload_options {
-  std::size_t requests = 1000;
-  double requests_per_s = 20; ///< Poisson arrivals
-  std::uint64_t seed = 1;
-  std::uint32_t input_tokens_max = 32'768;
-  std::uint32_t output_tokens_max = 2048;
+  /// Indices of those that follow `request`, ascending.
+  [[nodiscard]] std::span<const std::uint32_t> of(std::size_t request) const noexcept {
+    if (followers_.empty())
+      return {};
+    return std::span(followers_).subspan(begins_[request], begins_[request + 1] - begins_[request]);
+  }
+  /// How many requests follow another one.
+  [[nodiscard]] std::size_t count() const noexcept { return followers_.size(); }
+
+ private:
+  std::vector<std::size_t> begins_; ///< by request: where its followers begin; one more for the end
+  std::vector<std::uint32_t> followers_;
 };
-
-/// Lengths far apart, which is what makes placement hard: 60 % chat (about 500 tokens in, 200 out), 20 % documents
-/// (8,000 in, 150 out), 15 % short calls (50 in, 20 out), 5 % reasoning (300 in, 1,200 out), each spread log-normally.
-/// A third of the chats and documents begin with one of eight shared prompts. Invented, not measured.
-[[nodiscard]] workload mixed_workload(const mixed_workload_options& options);
 
 // -- traces
 // -------------------------------------------------------------------------------------------------------------

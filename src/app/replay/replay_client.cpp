@@ -12,8 +12,10 @@
 #include <grpcpp/grpcpp.h>
 #include <memory>
 #include <mutex>
+#include <queue>
 #include <thread>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace rankwise::app {
@@ -26,6 +28,13 @@ using clock = std::chrono::steady_clock;
 double seconds_between(clock::time_point from, clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
+
+clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+/// When, and which of the workload's requests.
+using due_request = std::pair<clock::time_point, std::size_t>;
 
 class replay_stream;
 
@@ -65,11 +74,16 @@ class replay_run {
     p.tokens = tokens_.load(std::memory_order_relaxed);
     return p;
   }
-  /// Until some stream ends or `until` passes.
+  /// Numbers and times of the requests that ended since the last call.
+  [[nodiscard]] std::vector<std::pair<std::size_t, clock::time_point>> take_ended() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(ended_, {});
+  }
+  /// Until some stream has ended since the last call or `until` passes.
   void wait(clock::time_point until) {
     std::unique_lock lock(mutex_);
-    const std::uint64_t before = ends_;
-    changed_.wait_until(lock, until, [&] { return ends_ != before; });
+    changed_.wait_until(lock, until, [&] { return ends_ != ends_waited_for_; });
+    ends_waited_for_ = ends_;
   }
   [[nodiscard]] clock::time_point last_arrival() const {
     return clock::time_point(clock::duration(last_arrival_.load(std::memory_order_relaxed)));
@@ -88,6 +102,8 @@ class replay_run {
   std::unordered_set<replay_stream*> open_;
   std::uint64_t sent_ = 0;
   std::uint64_t ends_ = 0;
+  std::uint64_t ends_waited_for_ = 0;
+  std::vector<std::pair<std::size_t, clock::time_point>> ended_;
   std::atomic<std::uint64_t> tokens_{0};
   std::atomic<clock::rep> last_arrival_{clock::now().time_since_epoch().count()};
   replay_result result_;
@@ -96,9 +112,9 @@ class replay_run {
 /// One request; lives from its start to its OnDone.
 class replay_stream final : public grpc::ClientReadReactor<proto::GenerateResponse> {
  public:
-  replay_stream(replay_run& run, std::string rid, std::uint32_t tokens_asked, clock::time_point due)
-      : run_(run), rid_(std::move(rid)), crc_(wire::sglang::rid_crc32(rid_)), tokens_asked_(tokens_asked), due_(due),
-        last_chunk_(due) {}
+  replay_stream(replay_run& run, std::size_t number, std::string rid, std::uint32_t tokens_asked, clock::time_point due)
+      : run_(run), number_(number), rid_(std::move(rid)), crc_(wire::sglang::rid_crc32(rid_)),
+        tokens_asked_(tokens_asked), due_(due), last_chunk_(due) {}
 
   void start(proto::SglangScheduler::Stub& stub, proto::GenerateRequest&& request) {
     request_ = std::move(request);
@@ -151,6 +167,7 @@ class replay_stream final : public grpc::ClientReadReactor<proto::GenerateRespon
   }
 
   void mark_silent() { cancelled_as_silent_ = true; }
+  [[nodiscard]] std::size_t number() const noexcept { return number_; }
 
  private:
   void take_token(std::uint32_t token) {
@@ -229,6 +246,7 @@ class replay_stream final : public grpc::ClientReadReactor<proto::GenerateRespon
   }
 
   replay_run& run_;
+  std::size_t number_; ///< in the workload
   std::string rid_;
   std::uint32_t crc_;
   std::uint32_t tokens_asked_;
@@ -251,6 +269,7 @@ void replay_run::ended(replay_stream* stream, const stream_outcome& outcome, boo
                        std::optional<double> ttft, std::uint64_t wrong, const std::string& first_wrong) {
   const std::lock_guard lock(mutex_);
   open_.erase(stream);
+  ended_.emplace_back(stream->number(), clock::now());
   if (lost) {
     ++result_.lost;
   } else {
@@ -339,9 +358,7 @@ replay_result replay(const sim::workload& workload, const replay_options& option
   replay_run run(options);
   const auto stubs = connect(options);
   const auto start = clock::now();
-  const auto at = [&](double seconds) {
-    return start + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(seconds));
-  };
+  const auto at = [&](double seconds) { return start + duration_of(seconds); };
   double next_watch_s = 0;
   const auto report = [&] {
     if (watch && clock::now() >= at(next_watch_s)) {
@@ -355,31 +372,58 @@ replay_result replay(const sim::workload& workload, const replay_options& option
   const auto stopped = [&] { return options.stop != nullptr && options.stop->load(); };
   constexpr double look_around_s = 0.05; // how late a stop or a report may be
 
-  std::size_t next = 0;
-  while (next < workload.requests.size() && !stopped()) {
-    const auto due = at(workload.requests[next].arrival_s);
+  const sim::request_followers followers(workload);
+  // Those whose time is known, by it and then by number.
+  std::priority_queue<due_request, std::vector<due_request>, std::greater<>> due;
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    if (!workload.requests[i].after) {
+      due.emplace(at(workload.requests[i].arrival_s), i);
+    }
+  }
+  const auto let_followers_come = [&] {
+    for (const auto& [number, ended_at] : run.take_ended()) {
+      for (const auto follower : followers.of(number)) {
+        due.emplace(ended_at + duration_of(workload.requests[follower].think_s), follower);
+      }
+    }
+  };
+  std::size_t sent = 0;
+  bool gave_up = false;
+  auto last_sent = clock::now();
+  while (sent < workload.requests.size() && !stopped()) {
+    let_followers_come();
     report();
-    if (clock::now() < due || run.open() >= options.streams_max) {
-      const auto soon =
-          clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(look_around_s));
-      if (run.open() >= options.streams_max) {
-        run.wait(soon);
+    const auto soon = clock::now() + duration_of(look_around_s);
+    if (due.empty()) { // all that is left follows what is open
+      if (!gave_up && seconds_between(std::max(last_sent, run.last_arrival()), clock::now()) > options.silence_s) {
+        gave_up = true;
+        run.cancel_open(true);
+      }
+      run.wait(soon);
+      continue;
+    }
+    const auto [when, number] = due.top();
+    if (clock::now() < when || run.open() >= options.streams_max) {
+      if (run.open() >= options.streams_max || followers.count() > 0) {
+        run.wait(std::min(std::max(when, clock::now()), soon));
       } else {
-        std::this_thread::sleep_until(std::min(due, soon));
+        std::this_thread::sleep_until(std::min(when, soon));
       }
       continue;
     }
-    std::string rid = options.rid_prefix + "-" + std::to_string(next);
-    auto request = make_request(workload, next, rid, options);
+    due.pop();
+    std::string rid = options.rid_prefix + "-" + std::to_string(number);
+    auto request = make_request(workload, number, rid, options);
     auto* const stream =
-        new replay_stream(run, std::move(rid), workload.requests[next].output_tokens, due); // deletes itself
+        new replay_stream(run, number, std::move(rid), workload.requests[number].output_tokens, when); // deletes itself
     run.opened(stream);
-    run.sent(seconds_between(due, clock::now()));
-    stream->start(*stubs[next % stubs.size()], std::move(request));
-    ++next;
+    last_sent = clock::now();
+    gave_up = false;
+    run.sent(seconds_between(when, last_sent));
+    stream->start(*stubs[number % stubs.size()], std::move(request));
+    ++sent;
   }
-  bool gave_up = false;
-  const auto last_sent = clock::now();
+  gave_up = false;
   while (run.open() > 0) {
     const auto quiet_since = std::max(last_sent, run.last_arrival());
     if (!gave_up && (stopped() || seconds_between(quiet_since, clock::now()) > options.silence_s)) {
@@ -387,13 +431,13 @@ replay_result replay(const sim::workload& workload, const replay_options& option
       run.cancel_open(!stopped());
     }
     report();
-    run.wait(clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(look_around_s)));
+    run.wait(clock::now() + duration_of(look_around_s));
   }
   next_watch_s = 0;
   report();
   auto result = run.take_result();
   result.elapsed_s = seconds_between(start, clock::now());
-  result.not_sent = workload.requests.size() - next;
+  result.not_sent = workload.requests.size() - sent;
   return result;
 }
 

@@ -41,7 +41,8 @@ struct replay_progress {
 /// Called in the caller's thread.
 using replay_watcher = std::function<void(const replay_progress&)>;
 
-/// Open loop: each request is sent when it is due, whatever became of the others, save for `streams_max`. Returns when
+/// Each request is sent when it is due, whatever became of the others, save for `streams_max` and for those that follow
+/// another request (workload_request::after): these are due their think time after it ended. Returns when
 /// all have an outcome or are lost. The requests ask for `output_tokens` tokens with ignore_eos; fewer are wrong.
 [[nodiscard]] replay_result replay(const sim::workload& workload, const replay_options& options,
                                    const replay_watcher& watch = {}, double watch_every_s = 0.25);

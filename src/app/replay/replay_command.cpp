@@ -1,6 +1,7 @@
 #include "app/replay/replay_command.hpp"
 
 #include "app/replay/replay_client.hpp"
+#include "sim/built_in_workloads.hpp"
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -72,20 +73,44 @@ int run(parsed_options& parsed) {
 } // namespace
 
 void add_workload_options(CLI::App& command, workload_choice& choice) {
-  command.add_option("--trace", choice.trace,
-                     "Mooncake jsonl, Azure 2023 csv, ServeGen folder, or csv arrival_s,input_tokens,output_tokens; "
-                     "without it a built-in mix of lengths");
+  auto* const trace = command.add_option(
+      "--trace", choice.trace,
+      "Mooncake jsonl, Azure 2023 csv, ServeGen folder, or csv arrival_s,input_tokens,output_tokens");
+  const auto& names = sim::built_in_workload_names;
+  command
+      .add_option("--workload", choice.workload,
+                  "Without a trace: mixed lengths, the same with giants, shared system prompts, agents (sessions with "
+                  "growing context), or a closed loop of clients with one request at a time")
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(names), std::end(names))))
+      ->excludes(trace)
+      ->capture_default_str();
+  command
+      .add_option("--giant-every", choice.giant_every, "giants: one request of so many has a prompt of 100,000 tokens")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--clients", choice.clients, "closed-loop: clients")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--think-s", choice.think_s,
+          "agents, closed-loop: mean seconds, before --speed, from the end of a request to the client's next; 2 "
+          "by default")
+      ->check(CLI::NonNegativeNumber);
   command.add_option("--speed", choice.speed, "Arrivals come this many times faster")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command
-      .add_option("--limit", choice.limit, "At most this many requests; 0 = all of a trace, 1000 of the built-in mix")
+      .add_option("--limit", choice.limit,
+                  "At most this many requests; 0 = all of a trace, 1000 of a built-in workload")
       ->capture_default_str();
   command
       .add_option("--duration", choice.duration_s, "Only what arrives in the first so many seconds of the run; 0 = all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command.add_option("--rate", choice.requests_per_s, "Requests a second of the built-in mix, before --speed")
+  command
+      .add_option("--rate", choice.requests_per_s,
+                  "Requests a second of a built-in workload, before --speed; not of a closed loop")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command.add_option("--seed", choice.seed, "Seed of everything left to chance")->capture_default_str();
@@ -101,16 +126,29 @@ tl::expected<sim::workload, std::string> choose_workload(const workload_choice& 
     limits.duration_s = choice.duration_s;
   }
   if (choice.trace.empty()) {
-    sim::mixed_workload_options mix;
-    mix.requests_per_s = choice.requests_per_s;
-    mix.seed = choice.seed;
+    if (choice.is_closed_loop() && choice.duration_s > 0) {
+      return tl::unexpected(
+          std::string("--duration: a closed loop's requests come as fast as they are answered; choose their "
+                      "number with --limit"));
+    }
+    sim::built_in_choice built_in;
+    built_in.requests_per_s = choice.requests_per_s;
+    built_in.seed = choice.seed;
+    built_in.giant_every = choice.giant_every;
+    built_in.clients = choice.clients;
+    built_in.think_s = choice.think_s;
     if (choice.limit > 0) {
-      mix.requests = choice.limit;
+      built_in.requests = choice.limit;
     } else if (choice.duration_s > 0) {
       // A tenth more than expected, so that chance does not leave the end of the time empty.
-      mix.requests = static_cast<std::size_t>(choice.duration_s * choice.speed * choice.requests_per_s * 1.1) + 100;
+      built_in.requests =
+          static_cast<std::size_t>(choice.duration_s * choice.speed * choice.requests_per_s * 1.1) + 100;
     }
-    return sim::limited(sim::mixed_workload(mix), limits);
+    auto drawn = sim::built_in_workload(choice.workload, built_in);
+    if (!drawn) {
+      return tl::unexpected("--workload: \"" + choice.workload + "\" is no built-in workload");
+    }
+    return sim::limited(std::move(*drawn), limits);
   }
   auto loaded = sim::load_workload(choice.trace, choice.seed, limits);
   if (!loaded) {

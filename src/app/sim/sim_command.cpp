@@ -6,6 +6,7 @@
 #include "record/decision_log.hpp"
 #include "sim/load_paths.hpp"
 #include "sim/request_classes.hpp"
+#include "sim/step_fit.hpp"
 #include "sim/suite.hpp"
 
 #include <CLI/CLI.hpp>
@@ -64,6 +65,8 @@ struct sim_options {
   std::string json_file;
   std::string decisions;
   std::string decision_log;
+  std::string steps;
+  std::string fit;
   bool suite = false;
   bool short_form = false;
   std::string traces;
@@ -122,6 +125,11 @@ core::policy_options tuning_of(const sim_options& o) {
   return t;
 }
 
+sim::step_time_constants step_time_of(const sim_options& o) {
+  return {o.step_base_ms * 1e-3, o.step_per_request_ms * 1e-3, o.step_per_kv_token_us * 1e-6,
+          1 / o.prefill_tokens_per_s};
+}
+
 sim::simulation_options simulation_of(const sim_options& o, const sim::workload& load) {
   auto s = sim::suite_options(o.pool == "decode" ? sim::pool_shape::decode
                               : o.pool == "pd"   ? sim::pool_shape::pair
@@ -143,8 +151,8 @@ sim::simulation_options simulation_of(const sim_options& o, const sim::workload&
   s.engine.running_requests_max = o.max_running;
   s.engine.chunk_tokens = o.chunk_tokens;
   s.engine.prefix_block_tokens = o.prefix_cache ? load.block_tokens : 0;
-  s.engine.step_time = {o.step_base_ms * 1e-3, o.step_per_request_ms * 1e-3, o.step_per_kv_token_us * 1e-6,
-                        1 / o.prefill_tokens_per_s};
+  s.engine.step_time = step_time_of(o);
+  s.record_steps = !o.steps.empty();
   s.pool.tuning = tuning_of(o);
   return s;
 }
@@ -370,12 +378,57 @@ void write_decisions(const sim_options& o, const std::string& head, const std::v
         text += fmt::format(",{}", q.prefill_rank);
       text += '\n';
     }
-    write_file(path, text);
+    write_file(file_of(o.decisions, r.policy, runs.size() > 1), text);
   }
+}
+
+std::string_view explain(sim::constant_source source) {
+  switch (source) {
+  case sim::constant_source::fitted:
+    return "";
+  case sim::constant_source::zero:
+    return "would be negative: 0 instead, and the others fitted with that";
+  case sim::constant_source::kept_none:
+    return "cannot be told, no step has any: kept as it was";
+  case sim::constant_source::kept_mixed:
+    return "cannot be told apart from those above, with which it always comes in proportion: kept as it was";
+  }
+  return "";
+}
+
+/// The constants of the steps in the file --fit, in place of those of the options.
+void fit_steps(sim_options& o) {
+  const auto steps = sim::load_steps(o.fit);
+  if (!steps)
+    throw std::runtime_error("--fit: " + to_string(steps.error()));
+  const auto fit = sim::fit_step_time(*steps, step_time_of(o));
+  constexpr double never_slower = 1e12; // tokens a second where they cost nothing
+  const auto& c = fit.constants;
+  o.step_base_ms = c.base_s * 1e3;
+  o.step_per_request_ms = c.per_request_s * 1e3;
+  o.step_per_kv_token_us = c.per_kv_token_s * 1e6;
+  o.prefill_tokens_per_s = c.per_prefill_token_s > 0 ? 1 / c.per_prefill_token_s : never_slower;
+  fmt::print("{}: {} steps; error RMS {:.3f} ms, mean {:.2f} % of a step\n", o.fit, fit.steps, fit.error_rms_s * 1e3,
+             fit.error_mean_share * 100);
+  struct line {
+    const char* option;
+    double value;
+  };
+  const line lines[] = {{"--step-base-ms", o.step_base_ms},
+                        {"--step-per-request-ms", o.step_per_request_ms},
+                        {"--step-per-kv-token-us", o.step_per_kv_token_us},
+                        {"--prefill-tokens-per-s", o.prefill_tokens_per_s}};
+  for (std::size_t i = 0; i < std::size(lines); ++i)
+    fmt::print("  {} {:.6g}{}{}\n", lines[i].option, lines[i].value,
+               fit.sources[i] == sim::constant_source::fitted ? "" : "   ", explain(fit.sources[i]));
+  fmt::print("\n");
 }
 
 int run_policies(sim_options& o) {
   check_policies(o.policies);
+  if (o.utilisation > 0 && o.workload.is_closed_loop())
+    throw std::runtime_error("--utilisation: the clients of a closed loop wait for the pool, which is never asked for "
+                             "more than it does; choose the load with --clients and --think-s");
   auto choice = o.workload;
   if (o.utilisation > 0)
     choice.speed = 1;
@@ -409,8 +462,11 @@ int run_policies(sim_options& o) {
     runs.push_back(std::move(r));
   }
   const auto& any = runs.front().summary;
-  fmt::print("{}: {} requests in {:.0f} s, pool {}, {} ranks, {}, seed {}\n", head, load->requests.size(),
-             load->span_s(), o.pool, o.ranks, o.lockstep ? "lockstep" : "independent", o.workload.seed);
+  const auto following = sim::request_followers(*load).count();
+  fmt::print("{}: {} requests in {:.0f} s{}, pool {}, {} ranks, {}, seed {}\n", head, load->requests.size(),
+             load->span_s(),
+             following == 0 ? "" : fmt::format(" or more ({} come after the end of another)", following), o.pool,
+             o.ranks, o.lockstep ? "lockstep" : "independent", o.workload.seed);
   fmt::print("P99 of the TTFT on an idle pool, which no rule can beat by much: {:.2f} s\n\n", any.ttft_bound_p99_s);
   print_table(runs);
   print_classes(runs);
@@ -420,6 +476,9 @@ int run_policies(sim_options& o) {
   }
   if (!o.decisions.empty())
     write_decisions(o, head, runs);
+  if (!o.steps.empty())
+    for (const auto& r : runs)
+      write_file(file_of(o.steps, r.policy, runs.size() > 1), sim::steps_csv(r.result.recorded_steps));
   if (!o.json_file.empty()) {
     auto rows = json::array();
     for (const auto& r : runs)
@@ -565,6 +624,11 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   command.add_option("--decision-log", o.decision_log,
                      "Write every input and decision of the controllers, for replay-decisions");
   command.add_option("--decisions", o.decisions, "File for every decision: request, time, rank (csv)");
+  command.add_option("--steps", o.steps,
+                     "File for every step: its seconds, requests that decode, their KV tokens, prefilled tokens (csv)");
+  command.add_option("--fit", o.fit,
+                     "File of steps as --steps writes them, measured at an engine: fits the four --step and --prefill "
+                     "constants to them and prints these; with --trace or --workload the run has them");
   command.add_flag("--suite", o.suite, "The comparison of docs/placement.md with its targets");
   command.add_flag("--short", o.short_form, "With --suite: built-in workloads, less than a minute");
   command.add_option("--traces", o.traces, "With --suite: folder of the public traces; without it built-in workloads");
@@ -573,8 +637,14 @@ void add_sim_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command.add_option("--threads", o.threads, "With --suite; 0 = as many as there are processors")
       ->capture_default_str();
-  command.callback([parsed, &exit_code] {
+  command.callback([parsed, &command, &exit_code] {
     try {
+      if (parsed->suite && !(parsed->fit.empty() && parsed->steps.empty()))
+        throw std::runtime_error("--suite: its constants are its own; neither --fit nor --steps goes with it");
+      if (!parsed->fit.empty())
+        fit_steps(*parsed);
+      if (!parsed->fit.empty() && command.count("--trace") + command.count("--workload") == 0)
+        return;
       exit_code = parsed->suite ? run_suite(*parsed) : run_policies(*parsed);
     } catch (const std::exception& error) {
       fmt::print(stderr, "rankwise sim: {}\n", error.what());

@@ -73,7 +73,7 @@ TEST(request_stream, of_a_pair_the_prefill_pool_tells_the_arrival_and_the_decode
   stream_recorder prefill{stream, core::pool_role::prefill, nullptr};
   stream_recorder decode{stream, core::pool_role::decode, nullptr};
   static_cast<void>(stream.take(0, at(0)));
-  const core::decision placed;
+  const core::placement_decision placed;
   prefill.decided(leg(4, 1), placed);
   decode.decided(leg(4, 2), placed);
   core::batch_progress ends;

@@ -1,6 +1,7 @@
 #include "app/replay/replay_client.hpp"
 #include "app/replay/replay_command.hpp"
 #include "io/front/sglang_scheduler.grpc.pb.h"
+#include "sim/built_in_workloads.hpp"
 #include "wire/sglang/engine_rid.hpp"
 
 #include <algorithm>
@@ -73,6 +74,32 @@ TEST(replay_command_test, a_choice_of_workload_is_read_or_explained) {
   EXPECT_LT(timed->span_s(), 5);
   choice.trace = "/no/such/trace";
   EXPECT_NE(choose_workload(choice).error().find("/no/such/trace"), std::string::npos);
+}
+
+TEST(replay_command_test, a_built_in_workload_is_chosen_by_name_and_a_closed_loop_has_no_duration) {
+  workload_choice choice;
+  choice.limit = 200;
+  for (const auto name : sim::built_in_workload_names) {
+    choice.workload = name;
+    ASSERT_TRUE(choose_workload(choice)) << name;
+    EXPECT_EQ(choose_workload(choice)->requests.size(), 200U) << name;
+  }
+  choice.workload = "giants";
+  choice.giant_every = 20;
+  const auto giants = choose_workload(choice);
+  EXPECT_EQ(std::count_if(giants->requests.begin(), giants->requests.end(),
+                          [](const auto& r) { return r.input_tokens == 100'000; }),
+            10);
+  choice.workload = "closed-loop";
+  choice.clients = 13;
+  choice.think_s = 0;
+  const auto loop = choose_workload(choice);
+  EXPECT_EQ(sim::request_followers(*loop).count(), 187U);
+  EXPECT_EQ(loop->span_s(), 0) << "clients that do not think";
+  choice.duration_s = 5;
+  EXPECT_NE(choose_workload(choice).error().find("--duration"), std::string::npos);
+  choice.workload = "heavy";
+  EXPECT_NE(choose_workload(choice).error().find("--workload: \"heavy\""), std::string::npos);
 }
 
 /// What it answers hangs on the length of the prompt: `what` plus one.
@@ -231,6 +258,30 @@ TEST_F(replay_client_test, no_more_streams_than_allowed_are_open_at_once) {
   options.streams_max = 1;
   const auto result = play(server_, std::vector<int>(20, scripted_server::good), options);
   EXPECT_EQ(result.completed, 20U);
+}
+
+TEST_F(replay_client_test, a_request_that_follows_another_is_sent_its_think_time_after_that_one_ended_however_it_did) {
+  replay_options options;
+  options.target = server_.target();
+  options.silence_s = 0.3;
+  sim::workload workload;
+  for (const int script :
+       {scripted_server::good, scripted_server::named_failure, scripted_server::silent, scripted_server::good}) {
+    sim::workload_request request{0, static_cast<std::uint32_t>(script) + 1, tokens_asked, {}};
+    if (!workload.requests.empty()) {
+      request.after = static_cast<std::uint32_t>(workload.requests.size() - 1);
+      request.think_s = 0.2;
+    }
+    workload.requests.push_back(request);
+  }
+  const auto result = replay(workload, options);
+  EXPECT_EQ(result.completed, 2U);
+  EXPECT_EQ(result.failed, 1U);
+  EXPECT_EQ(result.lost, 1U) << "the silent one is given up, and its client goes on";
+  EXPECT_EQ(result.not_sent, 0U);
+  EXPECT_GT(result.elapsed_s, 3 * 0.2 + 0.3);
+  EXPECT_LT(result.elapsed_s, 5);
+  EXPECT_LT(result.send_lag.percentile(99), 0.2);
 }
 
 TEST_F(replay_client_test, nobody_listening_is_a_failure_and_no_loss) {

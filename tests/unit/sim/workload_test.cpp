@@ -1,3 +1,4 @@
+#include "sim/built_in_workloads.hpp"
 #include "sim/prompt_ids.hpp"
 #include "sim/workload.hpp"
 
