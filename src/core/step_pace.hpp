@@ -32,6 +32,8 @@ class step_pace {
   [[nodiscard]] const coefficients& get() const noexcept { return now_; }
 
  private:
+  void keep_weights_possible();
+
   static constexpr std::size_t terms = 3;
   coefficients now_;
   std::array<double, terms> weights_{29.9e-3, 0.215e-3 * 64, 0.158e-6 * 1e5}; // of 1, requests / 64, KV / 100,000

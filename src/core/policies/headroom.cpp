@@ -317,7 +317,7 @@ void headroom::learn_from_prompt(lane& l, const step_observation& step) {
   const double predicted = decode + c.per_prefill_token_s * tokens;
   if (step.requests_after == step.prefilling_after) // else its decode steps say it better
     observe_slowness(l, seconds / predicted);
-  pace_.learn_prefill(seconds, decode, tokens);
+  pace_.learn_prefill(seconds / l.slow, decode, tokens);
 }
 
 void headroom::on_step(const step_observation& step) {
@@ -330,13 +330,18 @@ void headroom::on_step(const step_observation& step) {
   }
   const double gap = to_seconds(step.at - l.last_step);
   // What others have on the rank lengthens its steps, as other ranks do in lockstep, and we do not know that well
-  // enough to learn from it.
-  const bool shared = foreign(step.reported_requests, step.requests_after) > 0;
+  // enough to learn from it. Who has placed something on one rank will do so on all, between two reports.
+  constexpr double shared_for_s = 60;
+  if (foreign(step.reported_requests, step.requests_after) > 0) {
+    shared_at_ = step.at;
+    was_shared_ = true;
+  }
+  const bool shared = was_shared_ && to_seconds(step.at - shared_at_) < shared_for_s;
   if (options_.headroom_learn && !options_.lockstep && !shared) {
     if (l.stepped && l.decoding_only && step.first_tokens == 0 && gap > 0) {
       const double predicted = pace_.get().decode_s(l.requests_after_step, l.kv_after_step);
       observe_slowness(l, gap / std::max(predicted, 1e-6));
-      pace_.learn_decode(gap, l.requests_after_step, l.kv_after_step);
+      pace_.learn_decode(gap / l.slow, l.requests_after_step, l.kv_after_step);
     }
     if (l.any_done)
       learn_from_prompt(l, step);

@@ -111,6 +111,8 @@ class headroom final : public policy {
   double mean_prompt_ = 1024;    // tokens, of lately
   double mean_step_s_ = 0;       // between outputs of a rank with streams, of lately; 0 = none was seen
   pool_figures pool_;            // of the last decision, for whoever asks why
+  bool was_shared_ = false;      // a report counted requests of others
+  timestamp shared_at_{};        // the last one
   std::uint64_t pool_steps_ = 0; // of ranks in lockstep
   timestamp pool_stepped_at_{};
   std::uint32_t turn_ = 0; // rank number at which the search for a minimum begins

@@ -160,6 +160,27 @@ TEST(step_pace, one_wild_step_does_not_turn_it_over) {
   EXPECT_NEAR(pace.get().decode_s(64, 1e5) / before, 1, 0.1);
 }
 
+TEST(step_pace, stays_near_the_truth_when_hardly_anything_varies_for_long) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    std::mt19937_64 random{seed};
+    step_pace pace;
+    for (int regime = 0; regime < 10; ++regime) {
+      const double requests = static_cast<double>(random() % (regime % 2 == 0 ? 3 : 250));
+      const double kv = static_cast<double>(random() % 3000) * requests;
+      for (int i = 0; i < 2000; ++i) {
+        const bool wild = random() % 50 == 0;
+        pace.learn_decode(planted.decode_s(requests, kv) * (wild ? 20 : 1), requests, kv);
+      }
+      const double seen = pace.get().decode_s(requests, kv) / planted.decode_s(requests, kv);
+      ASSERT_GT(seen, 0.8) << seed << ", regime " << regime;
+      ASSERT_LT(seen, 1.3) << seed << ", regime " << regime;
+    }
+    for (const double requests : {0.0, 1.0, 64.0, 256.0})
+      EXPECT_LT(pace.get().decode_s(requests, 2000 * requests), 20 * planted.decode_s(requests, 2000 * requests))
+          << seed;
+  }
+}
+
 TEST(step_pace, steps_that_cannot_be_are_left_out) {
   step_pace pace;
   const auto before = pace.get();
