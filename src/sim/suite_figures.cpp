@@ -97,7 +97,9 @@ class suite {
   }
 
   void compare_in_main_scenarios() {
-    const auto scenarios = main_scenarios(traces_, options_.utilisations, options_.tuning);
+    auto scenarios = main_scenarios(traces_, options_.utilisations, options_.tuning);
+    for (auto& s : scenarios)
+      s.options.pool.waiting_order.patience_max = options_.waiting_patience_max;
     std::vector<job> jobs;
     for (const auto& s : scenarios) {
       for (const auto peer : peer_policies)
@@ -216,7 +218,7 @@ class suite {
     }
     std::vector<scenario> scenarios;
     for (const auto& t : others_)
-      scenarios.push_back(variant(t.name, pool_shape::unified, "independent 0.9, 64 ranks", ranks));
+      scenarios.push_back(variant(t.name, pool_shape::unified, fmt::format("independent 0.9, {} ranks", ranks), ranks));
     compare(scenarios, "64 ranks, 0.9");
   }
 
