@@ -458,7 +458,7 @@ int run_suite(const sim_options& o) {
     fmt::print("left out: {}\n", missing);
   std::size_t wanted = 0;
   std::size_t held = 0;
-  fmt::print("{:<58} {:<12} {:<32} {:>10}  {:<26} {:<18} {:>10}  {}\n", "SCENARIO", "POLICY", "METRIC", "VALUE",
+  fmt::print("{:<66} {:<12} {:<32} {:>10}  {:<26} {:<18} {:>10}  {}\n", "SCENARIO", "POLICY", "METRIC", "VALUE",
              "TARGET", "BEST PEER", "ITS VALUE", "HOLDS");
   auto rows = json::array();
   for (const auto& f : result.figures) {
@@ -472,12 +472,12 @@ int run_suite(const sim_options& o) {
                     {"holds", f.holds}});
     if (f.target.empty()) {
       if (f.metric.find("geometric") != std::string::npos)
-        fmt::print("{:<58} {:<12} {:<50} {:>10.3f}\n", f.scenario, f.policy, f.metric, f.value);
+        fmt::print("{:<66} {:<12} {:<50} {:>10.3f}\n", f.scenario, f.policy, f.metric, f.value);
       continue;
     }
     ++wanted;
     held += f.holds ? 1 : 0;
-    fmt::print("{:<58} {:<12} {:<32} {:>10.4g}  {:<26} {:<18} {:>10}  {}\n", f.scenario, f.policy, f.metric, f.value,
+    fmt::print("{:<66} {:<12} {:<32} {:>10.4g}  {:<26} {:<18} {:>10}  {}\n", f.scenario, f.policy, f.metric, f.value,
                f.target, f.best_peer, f.best_peer.empty() ? "" : fmt::format("{:.4g}", f.best_peer_value),
                f.holds ? "yes" : "NO");
   }
