@@ -36,7 +36,8 @@ struct waiting_order_options {
   /// nobody notices a delay of its own so little. 0 = nobody.
   double largest_share = 0.008;
   double largest_factor = 100;
-  duration patience_max = std::chrono::seconds{600}; ///< of anyone
+  /// Of anyone, as is the room's own time: whoever waited so long leaves, and is given a rank as things are.
+  duration patience_max = std::chrono::seconds{600};
   /// So many times as long for each class between an order and the highest that waits when it comes.
   double patience_per_class = 4;
   /// A deadline counts from so long before the last moment to begin for it.
@@ -60,7 +61,7 @@ class waiting_room {
     const auto handle = order.handle;
     const auto number = ++entered_;
     waiting w;
-    w.until = now + time_max_;
+    w.until = now + std::min(time_max_, order_.patience_max);
     w.by = by;
     w.number = number;
     w.due = std::min(now + patience_of(by, ranks), w.until);

@@ -153,7 +153,8 @@ std::uint64_t engine_rank_model::tokens_to_compute() const noexcept {
 // ---------------------------------------------------------------------------------------------------------------
 
 bool engine_rank_model::frozen() const noexcept {
-  return options_.faults.freeze_after_requests > 0 && requests_seen_ >= options_.faults.freeze_after_requests;
+  return is_frozen_ ||
+         (options_.faults.freeze_after_requests > 0 && requests_seen_ >= options_.faults.freeze_after_requests);
 }
 
 bool engine_rank_model::has_work() const noexcept {

@@ -163,6 +163,8 @@ class engine_rank_model {
   [[nodiscard]] std::uint64_t retractions() const noexcept { return retractions_; }
   /// Forgets the prefixes that no running request uses (control call flush_cache).
   void flush_cache();
+  /// From now on it takes what it is given and does nothing: not even the step ends that it is in.
+  void freeze() noexcept { is_frozen_ = true; }
   /// From the next step on.
   void set_slow_factor(double factor) noexcept { options_.faults.slow_factor = factor; }
 
@@ -229,7 +231,8 @@ class engine_rank_model {
   std::optional<core::timestamp> step_end_;
   core::duration step_length_{};
   core::timestamp ready_since_{}; ///< when there was work to start a step with
-  bool stalled_ = false;          ///< what waits cannot be admitted and nothing runs: time alone changes nothing
+  bool is_frozen_ = false;
+  bool stalled_ = false; ///< what waits cannot be admitted and nothing runs: time alone changes nothing
   std::uint64_t requests_seen_ = 0;
   std::uint64_t steps_ = 0;
   measured_step last_step_;

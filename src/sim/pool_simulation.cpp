@@ -12,6 +12,7 @@
 #include <memory>
 #include <queue>
 #include <stdexcept>
+#include <utility>
 #include <xxhash.h>
 
 namespace rankwise::sim {
@@ -151,6 +152,7 @@ class run {
     kv_asked,  ///< a = request, b = attempt: a decode rank's question reaches the prefill rank
     kv_answer, ///< a = request, b = ready + 2 x attempt
     happening, ///< a = index
+    detected,  ///< a = side, b = rank: it has been frozen for so long
     sample,
     tick,
   };
@@ -173,6 +175,8 @@ class run {
     std::vector<rank_outputs> outputs;
     std::vector<timestamp> scheduled; ///< of the event that is queued for the rank
     std::vector<bool> alive;
+    std::vector<bool> draining;
+    std::vector<timestamp> frozen_since; ///< never: it is not
     std::vector<core::rank_epoch> epochs;
     std::vector<timestamp> sampled_at;
     std::vector<std::uint64_t> sampled_step;
@@ -197,6 +201,7 @@ class run {
     std::uint32_t counted = 0; ///< of its tokens, in front::generated
     bool ended[2] = {false, false};
     bool placed[2] = {false, false};
+    bool on_the_way[2] = {false, false}; ///< to its engine
   };
   struct pending_progress {
     std::uint32_t side = 0;
@@ -233,7 +238,7 @@ class run {
     return static_cast<std::int64_t>(request) * 16 + states_[request].attempt % 16;
   }
   [[nodiscard]] engine_rank_options engine_of(const side& s) const;
-  void open(std::uint32_t side_index, std::uint16_t rank, bool renewed);
+  void open(std::uint32_t side_index, std::uint16_t rank);
   core::pool_controller::leg_request leg_of(std::uint32_t request, bool may_wait) const;
   bool place(std::uint32_t request, bool may_wait);
   bool place_leg(std::uint32_t request, std::uint32_t side_index, bool may_wait, bool& waits);
@@ -251,6 +256,7 @@ class run {
   void end_request(std::uint32_t request, bool failed);
   void lose_rank(std::uint32_t side_index, std::uint16_t rank);
   void give_up_decode_leg(front& f, std::uint32_t request);
+  void give_up_prefill_leg(front& f, std::uint32_t request);
   void happen(const rank_happening& h);
   void sample_series();
 
@@ -304,6 +310,8 @@ run::run(const workload& load, const simulation_options& options)
     s.outputs.resize(count);
     s.scheduled.assign(count, never);
     s.alive.assign(count, true);
+    s.draining.assign(count, false);
+    s.frozen_since.assign(count, never);
     s.epochs.assign(count, first_epoch);
     s.sampled_at.assign(count, timestamp{} - std::chrono::hours{1});
     s.sampled_step.assign(count, 0);
@@ -352,7 +360,7 @@ engine_rank_options run::engine_of(const side& s) const {
   return engine;
 }
 
-void run::open(std::uint32_t side_index, std::uint16_t rank, bool renewed) {
+void run::open(std::uint32_t side_index, std::uint16_t rank) {
   auto& s = sides_[side_index];
   core::rank_announcement up;
   up.rank = {static_cast<std::uint16_t>(side_index), rank};
@@ -361,7 +369,7 @@ void run::open(std::uint32_t side_index, std::uint16_t rank, bool renewed) {
   up.max_running = options_.engine.running_requests_max;
   up.chunk_tokens = options_.engine.chunk_tokens;
   up.data_parallel_size = static_cast<std::uint32_t>(s.ranks.size());
-  up.renewed = renewed;
+  up.renewed = up.epoch != first_epoch;
   for (const auto& f : fronts_)
     f->pools[side_index]->rank_up(up, now_);
 }
@@ -403,6 +411,7 @@ bool run::place_leg(std::uint32_t request, std::uint32_t side_index, bool may_wa
   note(1 + side_index, request, placed->rank.rank);
   sides_[side_index].undelivered_tokens[placed->rank.rank] += load_.requests[request].input_tokens;
   ++sides_[side_index].undelivered[placed->rank.rank];
+  st.on_the_way[side_index] = true;
   push(now_ + options_.placement_delay, kind::deliver, request, side_index + 2 * st.attempt);
   return true;
 }
@@ -413,8 +422,11 @@ bool run::place(std::uint32_t request, bool may_wait) {
   bool done = place_leg(request, first_side(), may_wait, waits);
   if (waits)
     return false;
-  if (done && sides_.size() == 2)
+  if (done && sides_.size() == 2) {
     done = place_leg(request, 0, false, waits);
+    if (!done)
+      give_up_prefill_leg(*fronts_[front_of(request)], request);
+  }
   if (!done) {
     result_.requests[request].refused = true;
     --open_requests_;
@@ -487,6 +499,7 @@ void run::deliver(std::uint32_t request, std::uint32_t side_index) {
   s.undelivered_tokens[rank] -=
       std::min<std::uint64_t>(s.undelivered_tokens[rank], load_.requests[request].input_tokens);
   s.undelivered[rank] -= std::min(s.undelivered[rank], 1U);
+  st.on_the_way[side_index] = false;
   if (!s.alive[rank] || st.epoch[side_index] != s.epochs[rank] || !st.placed[side_index])
     return; // lost with the rank meanwhile
   const auto& asked = load_.requests[request];
@@ -549,7 +562,7 @@ void run::record_step(const engine_rank_model& rank, std::uint64_t steps_before)
 void run::take_outputs(std::uint32_t side_index, std::uint16_t rank) {
   auto& s = sides_[side_index];
   auto& out = s.outputs[rank];
-  if (out.empty())
+  if (out.empty() || s.frozen_since[rank] != never)
     return;
   bool prefilled = false;
   std::fill(progress_of_front_.begin(), progress_of_front_.end(), 0U);
@@ -722,6 +735,34 @@ void run::give_up_decode_leg(front& f, std::uint32_t request) {
   schedule(0, rank);
 }
 
+/// The request's decode rank is gone, or there was none to be had: its prefill leg, whose KV nobody wants, goes with
+/// it.
+void run::give_up_prefill_leg(front& f, std::uint32_t request) {
+  auto& s = sides_[1];
+  auto& st = states_[request];
+  const auto rank = st.rank[1];
+  const auto rid = rid_of(request);
+  // What its engine said and the controller has not heard must not end the leg that comes instead.
+  for (auto& p : progress_) {
+    auto& ended = p.progress.ended;
+    const auto found = std::find(ended.begin(), ended.end(), core::request_handle{request + 1});
+    if (p.side != 1 || found == ended.end())
+      continue;
+    p.progress.ended_tokens.erase(p.progress.ended_tokens.begin() + (found - ended.begin()));
+    ended.erase(found);
+  }
+  f.pools[1]->end(request + 1, now_);
+  ++st.attempt; // what the engine still says of it is not heard
+  if (std::exchange(st.on_the_way[1], false)) {
+    const auto tokens = std::uint64_t{load_.requests[request].input_tokens};
+    s.undelivered_tokens[rank] -= std::min(s.undelivered_tokens[rank], tokens);
+    s.undelivered[rank] -= std::min(s.undelivered[rank], 1U);
+  }
+  s.ranks[rank]->abort(now_, rid, s.outputs[rank]);
+  take_outputs(1, rank);
+  schedule(1, rank);
+}
+
 /// Its requests without a token move to another rank, the others are lost.
 void run::lose_rank(std::uint32_t side_index, std::uint16_t rank) {
   auto& s = sides_[side_index];
@@ -739,10 +780,12 @@ void run::lose_rank(std::uint32_t side_index, std::uint16_t rank) {
         end_request(request, true);
         continue;
       }
-      if (sides_.size() == 2)
+      if (sides_.size() == 1)
+        ++st.attempt;
+      else if (side_index == 1)
         give_up_decode_leg(*f, request);
       else
-        ++st.attempt;
+        give_up_prefill_leg(*f, request);
       moved.push_back(request);
     }
     f->generated[side_index][rank] = 0;
@@ -755,13 +798,19 @@ void run::lose_rank(std::uint32_t side_index, std::uint16_t rank) {
   if (s.group)
     s.group->replace(rank, s.ranks[rank].get());
   s.sampled_step[rank] = 0;
+  s.draining[rank] = false;
+  if (std::exchange(s.frozen_since[rank], never) != never) {
+    s.outputs[rank].clear(); // said to nobody
+    if (s.group)
+      schedule(side_index, rank); // the others waited for it
+  }
   std::sort(moved.begin(), moved.end());
   for (const auto request : moved)
     place(request, false);
 }
 
 void run::happen(const rank_happening& h) {
-  const auto side_index = first_side();
+  const auto side_index = h.pool == core::pool_role::decode ? 0U : first_side();
   auto& s = sides_[side_index];
   if (h.rank >= s.ranks.size())
     return;
@@ -770,18 +819,27 @@ void run::happen(const rank_happening& h) {
     s.ranks[h.rank]->set_slow_factor(h.factor);
     break;
   case rank_happening::kind::dies:
-  case rank_happening::kind::freezes: // found after the heartbeats' time
     if (s.alive[h.rank])
       lose_rank(side_index, h.rank);
     break;
-  case rank_happening::kind::joins: {
-    if (s.alive[h.rank])
+  case rank_happening::kind::freezes:
+    if (!s.alive[h.rank] || s.frozen_since[h.rank] != never)
+      return;
+    s.frozen_since[h.rank] = now_;
+    s.ranks[h.rank]->freeze();
+    push(now_ + options_.freeze_detection, kind::detected, side_index, h.rank);
+    break;
+  case rank_happening::kind::joins:
+    if (s.alive[h.rank] && !s.draining[h.rank])
       return;
     s.alive[h.rank] = true;
-    open(side_index, h.rank, true);
+    s.draining[h.rank] = false;
+    open(side_index, h.rank);
     break;
-  }
   case rank_happening::kind::drains:
+    if (!s.alive[h.rank])
+      return;
+    s.draining[h.rank] = true;
     for (const auto& f : fronts_)
       f->pools[side_index]->rank_paused({static_cast<std::uint16_t>(side_index), h.rank}, s.epochs[h.rank],
                                         core::rank_state::draining);
@@ -820,7 +878,7 @@ void run::sample_series() {
 simulation_result run::go() {
   for (std::uint32_t s = 0; s < sides_.size(); ++s)
     for (std::size_t rank = 0; rank < sides_[s].ranks.size(); ++rank)
-      open(s, static_cast<std::uint16_t>(rank), false);
+      open(s, static_cast<std::uint16_t>(rank));
   queue_arrival(0);
   for (std::uint32_t i = 0; i < options_.happenings.size(); ++i)
     push(at_seconds(options_.happenings[i].at_s), kind::happening, i);
@@ -889,6 +947,10 @@ simulation_result run::go() {
     }
     case kind::happening:
       happen(options_.happenings[e.a]);
+      break;
+    case kind::detected: // unless it died and another one froze meanwhile
+      if (sides_[e.a].frozen_since[e.b] == now_ - options_.freeze_detection)
+        lose_rank(e.a, static_cast<std::uint16_t>(e.b));
       break;
     case kind::sample:
       sample_series();

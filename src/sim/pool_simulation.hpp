@@ -36,13 +36,20 @@ struct load_path_options {
   bool counts_waiting_tokens = false; ///< the KV figure includes the prompts that wait, as SGLang's load snapshot does
 };
 
-/// What happens to a rank, of the prefill pool in a pair.
+/// What happens to a rank.
 struct rank_happening {
-  enum class kind : std::uint8_t { dies, slows, joins, drains, freezes };
+  enum class kind : std::uint8_t {
+    dies,    ///< its controller knows at once; requests with a token are lost, the others move
+    slows,   ///< by `factor`, from its next step on
+    joins,   ///< one that is down comes back as a new process, one that drains takes work again
+    drains,  ///< gets no more work, and ends what it has
+    freezes, ///< computes and says nothing more, but still gets work; it dies `freeze_detection` later
+  };
   double at_s = 0;
   kind what = kind::slows;
   std::uint16_t rank = 0;
-  double factor = 1; ///< of `slows`: steps take so many times longer
+  double factor = 1;                               ///< of `slows`: steps take so many times longer
+  core::pool_role pool = core::pool_role::prefill; ///< in a pair: its prefill or its decode pool
 };
 
 struct simulation_options {
@@ -63,6 +70,7 @@ struct simulation_options {
   bool oracle = false;              ///< the policy is given the true state of every rank
   std::uint32_t max_new_tokens = 0; ///< what clients ask for at most; 0 = the workload's longest output
   std::vector<rank_happening> happenings;
+  core::duration freeze_detection = std::chrono::milliseconds{750}; ///< until a frozen rank is taken down
   std::uint64_t seed = 1;
   double kv_sample_s = 1.0; ///< period of the series; 0 = none
   bool record_steps = false;

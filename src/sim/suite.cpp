@@ -75,7 +75,7 @@ void apply_policy(std::string_view policy, simulation_options& o) {
     o.pool.policy = policy == "oracle" ? "headroom" : "least_kv";
   } else if (policy == "headroom_fcfs") {
     o.pool.policy = "headroom";
-    o.pool.waiting_order = {core::duration{0}, 0, 0, 0, 1, core::duration{0}};
+    o.pool.waiting_order = {core::duration{0}, 0, 0, 0, 1, o.pool.waiting_order.patience_max};
   }
 }
 

@@ -57,6 +57,7 @@ struct suite_settings {
   std::vector<double> utilisations{0.7, 0.9, 1.1};
   unsigned threads = 2;
   std::uint64_t seed = 1;
+  core::duration waiting_patience_max = core::waiting_order_options{}.patience_max; ///< of the main scenarios
   core::policy_options tuning; ///< of headroom, so that each of its parts can be measured alone
   bool short_form = false;     ///< built-in workloads only, at 0.9, with fixed thresholds
 };

@@ -46,6 +46,7 @@ struct sim_options {
   double report_loss = 0;
   int silent_rank = -1;
   std::vector<std::string> events;
+  double freeze_detection_ms = core::to_seconds(sim::simulation_options{}.freeze_detection) * 1e3;
   std::uint64_t kv_tokens = 1 << 20;
   std::uint32_t max_running = 256;
   std::uint32_t chunk_tokens = 8192;
@@ -88,28 +89,44 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
     throw std::runtime_error("cannot write " + path.string());
 }
 
-/// "dies:3@120", "slows:3@60:2", "joins:3@200", "drains:3@50"
-sim::rank_happening parse_event(const std::string& text) {
+/// "dies:3@120", "slows:3@60:2", "joins:3@200", "drains:3@50"; in a pd pool also "freezes:decode:3@70"
+sim::rank_happening parse_event(const std::string& text, const sim::simulation_options& pool) {
   using kind = sim::rank_happening::kind;
   const std::map<std::string, kind> kinds{{"dies", kind::dies},
                                           {"slows", kind::slows},
                                           {"joins", kind::joins},
                                           {"drains", kind::drains},
                                           {"freezes", kind::freezes}};
+  const auto fail = [&](const std::string& why) { throw std::runtime_error("--event: \"" + text + "\"" + why); };
   sim::rank_happening h;
   const auto colon = text.find(':');
   const auto found = kinds.find(text.substr(0, colon));
+  auto where = colon == std::string::npos ? std::string{} : text.substr(colon + 1);
+  const bool pair = pool.shape == sim::pool_shape::pair;
+  for (const auto role : {core::pool_role::prefill, core::pool_role::decode}) {
+    const auto name = std::string{core::to_string(role)} + ":";
+    if (!where.starts_with(name))
+      continue;
+    if (!pair)
+      fail(": only a pd pool (--pool pd) has a prefill and a decode pool");
+    h.pool = role;
+    where = where.substr(name.size());
+  }
   char at = 0;
   char more = 0;
   unsigned rank = 0;
-  std::istringstream rest(colon == std::string::npos ? "" : text.substr(colon + 1));
-  if (found == kinds.end() || !(rest >> rank >> at >> h.at_s) || at != '@' || rank > 65'535 || h.at_s < 0)
-    throw std::runtime_error("--event: \"" + text + "\" is not dies|slows|joins|drains|freezes:RANK@SECONDS[:FACTOR]");
+  std::istringstream rest(where);
+  if (found == kinds.end() || !(rest >> rank >> at >> h.at_s) || at != '@' || h.at_s < 0)
+    fail(" is not dies|slows|joins|drains|freezes:[prefill:|decode:]RANK@SECONDS[:FACTOR]");
+  const bool prefills = pair && h.pool == core::pool_role::prefill && pool.prefill_ranks > 0;
+  const unsigned ranks = prefills ? pool.prefill_ranks : pool.ranks;
+  if (rank >= ranks)
+    fail(fmt::format(": rank {} is not one of 0 to {}", rank, ranks - 1));
   h.what = found->second;
   h.rank = static_cast<std::uint16_t>(rank);
   h.factor = 2;
   if (rest >> more && (more != ':' || !(rest >> h.factor) || h.factor <= 0))
-    throw std::runtime_error("--event: \"" + text + "\": the factor is not a number above 0");
+    fail(": the factor is not a number above 0");
   return h;
 }
 
@@ -146,7 +163,8 @@ sim::simulation_options simulation_of(const sim_options& o, const sim::workload&
   if (o.silent_rank >= 0)
     s.load_path.silent_rank = static_cast<std::uint16_t>(o.silent_rank);
   for (const auto& e : o.events)
-    s.happenings.push_back(parse_event(e));
+    s.happenings.push_back(parse_event(e, s));
+  s.freeze_detection = ms(o.freeze_detection_ms);
   s.engine.kv_capacity_tokens = o.kv_tokens;
   s.engine.running_requests_max = o.max_running;
   s.engine.chunk_tokens = o.chunk_tokens;
@@ -190,7 +208,7 @@ void print_table(const std::vector<run>& runs) {
   fmt::print("{:<24}", "POLICY");
   for (const auto& c : columns)
     fmt::print(" {:>12}", c.title);
-  fmt::print(" {:>6} {:>8}\n", "LOST", "HASH");
+  fmt::print(" {:>7} {:>6} {:>8}\n", "wall s", "LOST", "HASH");
   for (const auto& r : runs) {
     fmt::print("{:<24}", r.policy);
     for (const auto& c : columns) {
@@ -202,7 +220,7 @@ void print_table(const std::vector<run>& runs) {
       const bool bold = terminal && r.summary.*c.value == best && r.policy.find("oracle") == std::string::npos;
       fmt::print(" {}{}{}", bold ? "\x1b[1m" : "", text, bold ? "\x1b[0m" : "");
     }
-    fmt::print(" {:>6} {:>8.8s}\n", r.summary.requests - r.summary.completed,
+    fmt::print(" {:>7.2f} {:>6} {:>8.8s}\n", r.took_s, r.summary.requests - r.summary.completed,
                fmt::format("{:016x}", r.result.event_hash));
   }
 }
@@ -516,7 +534,7 @@ int run_suite(const sim_options& o) {
     fmt::print("left out: {}\n", missing);
   std::size_t wanted = 0;
   std::size_t held = 0;
-  fmt::print("{:<58} {:<12} {:<32} {:>10}  {:<26} {:<18} {:>10}  {}\n", "SCENARIO", "POLICY", "METRIC", "VALUE",
+  fmt::print("{:<66} {:<12} {:<32} {:>10}  {:<26} {:<18} {:>10}  {}\n", "SCENARIO", "POLICY", "METRIC", "VALUE",
              "TARGET", "BEST PEER", "ITS VALUE", "HOLDS");
   auto rows = json::array();
   for (const auto& f : result.figures) {
@@ -530,12 +548,12 @@ int run_suite(const sim_options& o) {
                     {"holds", f.holds}});
     if (f.target.empty()) {
       if (f.metric.find("geometric") != std::string::npos)
-        fmt::print("{:<58} {:<12} {:<50} {:>10.3f}\n", f.scenario, f.policy, f.metric, f.value);
+        fmt::print("{:<66} {:<12} {:<50} {:>10.3f}\n", f.scenario, f.policy, f.metric, f.value);
       continue;
     }
     ++wanted;
     held += f.holds ? 1 : 0;
-    fmt::print("{:<58} {:<12} {:<32} {:>10.4g}  {:<26} {:<18} {:>10}  {}\n", f.scenario, f.policy, f.metric, f.value,
+    fmt::print("{:<66} {:<12} {:<32} {:>10.4g}  {:<26} {:<18} {:>10}  {}\n", f.scenario, f.policy, f.metric, f.value,
                f.target, f.best_peer, f.best_peer.empty() ? "" : fmt::format("{:.4g}", f.best_peer_value),
                f.holds ? "yes" : "NO");
   }
@@ -586,7 +604,6 @@ void add_sim_command(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command.add_option("--silent-rank", o.silent_rank, "This rank reports nothing");
-  command.add_option("--event", o.events, "dies|slows|joins|drains|freezes:RANK@SECONDS[:FACTOR], may be repeated");
   const auto share = CLI::Range(0.0, 1.0);
   command.add_option("--high-share", o.classes.high_share, "Share of the requests that get priority 1, by chance")
       ->check(share);
@@ -595,6 +612,13 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   command
       .add_option("--deadline-slack", o.classes.deadline_slack, "It is 1 s and so many times the TTFT on an idle pool")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option(
+      "--event", o.events,
+      "dies|slows|joins|drains|freezes:[prefill:|decode:]RANK@SECONDS[:FACTOR], may be repeated; of a pd "
+      "pool the prefill pool unless it says decode");
+  command.add_option("--freeze-detection-ms", o.freeze_detection_ms, "Until a frozen rank is taken down")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command.add_option("--kv-tokens", o.kv_tokens, "KV capacity of a rank")->capture_default_str();
   command.add_option("--max-running", o.max_running, "Requests that a rank runs at once")->capture_default_str();

@@ -131,6 +131,8 @@ generated_case generate(std::uint64_t seed, bool with_happenings) {
   o.load_path.on_prefill = random.below(2) == 0;
   o.load_path.jitter = random.below(2) == 0 ? 0.9 : 0;
   o.load_path.loss = random.below(2) == 0 ? 0.2 : 0;
+  o.freeze_detection = random.below(2) == 0 ? milliseconds{750} : milliseconds{100};
+  o.oracle = random.below(4) == 0;
   o.seed = seed;
   const auto requests = 20 + random.below(60);
   c.load = steady(requests, 40, 800, 25, seed);
@@ -151,9 +153,17 @@ generated_case generate(std::uint64_t seed, bool with_happenings) {
       const double at =
           random.below(2) == 0 ? random.uniform(0, span) : c.load.requests[random.below(requests)].arrival_s + 5e-4;
       using kind = rank_happening::kind;
-      o.happenings.push_back({at, kind{static_cast<std::uint8_t>(random.below(5))}, rank, 3});
-      if (random.below(2) == 0)
-        o.happenings.push_back({at + random.uniform(0, 0.5), kind::joins, rank, 1});
+      rank_happening h{at, kind{static_cast<std::uint8_t>(random.below(5))}, rank, 3};
+      if (o.shape == pool_shape::pair && random.below(2) == 0) {
+        h.pool = core::pool_role::decode;
+        h.rank = static_cast<std::uint16_t>(random.below(o.ranks));
+      }
+      o.happenings.push_back(h);
+      if (random.below(2) == 0) {
+        h.at_s += random.uniform(0, 0.5);
+        h.what = kind::joins;
+        o.happenings.push_back(h);
+      }
     }
   }
   return c;
@@ -312,6 +322,137 @@ TEST(happenings, a_rank_that_returns_is_another_one_and_starts_slowly) {
   EXPECT_NEAR(share_of(r, o, 1, 1, 5), 0.25, 0.05);
   EXPECT_LT(share_of(r, o, 1, 5.2, 5.7), 0.15);
   EXPECT_NEAR(share_of(r, o, 1, 8, 12), 0.25, 0.05);
+}
+
+TEST(happenings, a_frozen_rank_says_nothing_more_and_what_hangs_there_is_found_after_the_detection_time) {
+  using kind = rank_happening::kind;
+  for (const bool lockstep : {false, true})
+    for (const auto shape : shapes) {
+      const auto what = std::string{to_string(shape)} + (lockstep ? " lockstep" : "");
+      auto o = options_of(shape, lockstep);
+      o.freeze_detection = milliseconds{2500};
+      const auto w = steady(400, 12, 2000, 50);
+      o.happenings = {{10, kind::freezes, 1, 1}};
+      const auto r = simulate(w, o);
+      expect_conserved(w, r, what);
+      const auto rank_of = [&](const request_result& x) { return shape == pool_shape::pair ? x.prefill_rank : x.rank; };
+      std::size_t moved = 0;
+      for (const auto& x : r.requests) {
+        if (x.failed) {
+          EXPECT_EQ(rank_of(x), 1) << what;
+          EXPECT_NEAR(x.end_s, 12.5, 1e-6) << what;
+          EXPECT_LE(x.first_token_s, 10) << what << ": it got no token from a frozen rank";
+        }
+        // A decode leg gets its token after its prefill rank has handed over the KV.
+        if (shape != pool_shape::pair) {
+          EXPECT_FALSE(rank_of(x) == 1 && x.first_token_s > 10) << what;
+        }
+        EXPECT_FALSE(rank_of(x) == 1 && x.bound_s > 12.5) << what;
+        moved += x.bound_s < 12.5 && x.bound_s > 10 && x.first_token_s >= 12.499 ? 1 : 0;
+      }
+      EXPECT_EQ(count_failed(r) > 0, shape != pool_shape::pair) << what;
+      EXPECT_GT(moved, 0u) << what << ": what it got while nobody knew";
+      if (lockstep && shape == pool_shape::unified) {
+        for (const auto& x : r.requests)
+          EXPECT_FALSE(x.first_token_s > 10 && x.first_token_s < 12.499) << "all wait for it in the common step";
+      }
+      o.happenings[0].what = kind::dies;
+      EXPECT_LT(summarise(simulate(w, o), o).ttft_p99_s, summarise(r, o).ttft_p99_s) << what;
+    }
+}
+
+TEST(happenings, a_frozen_rank_that_dies_first_is_not_taken_down_a_second_time) {
+  using kind = rank_happening::kind;
+  auto o = options_of(pool_shape::unified);
+  o.freeze_detection = std::chrono::seconds{3};
+  // The one that joins freezes as well, and has its own time.
+  o.happenings = {{5, kind::freezes, 1, 1},   {5.2, kind::dies, 1, 1},  {5.3, kind::joins, 1, 1},
+                  {10, kind::freezes, 2, 1},  {10.4, kind::dies, 2, 1}, {10.5, kind::joins, 2, 1},
+                  {12.9, kind::freezes, 2, 1}};
+  const auto w = steady(1200, 60, 300, 20);
+  const auto r = simulate(w, o);
+  expect_conserved(w, r, "freezes");
+  EXPECT_GT(share_of(r, o, 1, 8, 20), 0.2);
+  std::size_t last = 0;
+  for (const auto& x : r.requests) {
+    const double ends[] = {5.2, 10.4, 15.9};
+    const auto* end =
+        std::find_if(std::begin(ends), std::end(ends), [&](double at) { return std::abs(x.end_s - at) < 1e-6; });
+    EXPECT_TRUE(!x.failed || end != std::end(ends)) << x.end_s;
+    last += x.failed && end == ends + 2 ? 1 : 0;
+  }
+  EXPECT_GT(last, 0u);
+}
+
+TEST(happenings, a_frozen_rank_does_not_even_refuse) {
+  using kind = rank_happening::kind;
+  auto o = options_of(pool_shape::unified, false, 1);
+  o.engine.kv_capacity_tokens = 10'000;
+  workload w;
+  w.requests = {asks(0, 100, 5), asks(1.5, 20'000, 5), asks(6, 100, 5)};
+  o.freeze_detection = std::chrono::seconds{3};
+  o.happenings = {{1, kind::freezes, 0, 1}, {5, kind::joins, 0, 1}};
+  const auto r = simulate(w, o);
+  EXPECT_GE(r.requests[1].bound_s, 1.5);
+  EXPECT_LT(r.requests[1].bound_s, 4) << "it was there";
+  EXPECT_TRUE(r.requests[1].refused) << "there was no other rank when it was found";
+  EXPECT_LT(r.requests[1].end_s, 0);
+  EXPECT_EQ(r.requests[2].generated, 5u);
+}
+
+TEST(happenings, a_decode_rank_of_a_pair_dies_freezes_drains_and_joins_as_any_other) {
+  using kind = rank_happening::kind;
+  for (const bool lockstep : {false, true})
+    for (const auto what : {kind::dies, kind::freezes, kind::drains}) {
+      const auto name = std::to_string(static_cast<int>(what)) + (lockstep ? " lockstep" : "");
+      auto o = options_of(pool_shape::pair, lockstep);
+      o.prefill_ranks = 2; // rank 3 is one of the decode pool only
+      o.happenings = {{10, what, 3, 1, core::pool_role::decode}, {15, kind::joins, 3, 1, core::pool_role::decode}};
+      const auto w = steady(500, 15, 1500, 40);
+      const auto r = simulate(w, o);
+      expect_conserved(w, r, name);
+      EXPECT_EQ(count_refused(r), 0u) << name;
+      const auto decoded_there = [&](double from, double to) {
+        return std::count_if(r.requests.begin(), r.requests.end(),
+                             [&](const auto& x) { return x.rank == 3 && x.bound_s > from && x.bound_s < to; });
+      };
+      EXPECT_GT(decoded_there(0, 10), 10) << name;
+      EXPECT_EQ(decoded_there(10.76, 15), 0) << name;
+      EXPECT_GT(decoded_there(16, 30), 10) << name;
+      const double lost_at = what == kind::dies ? 10 : 10.75;
+      for (const auto& x : r.requests)
+        if (x.failed) {
+          EXPECT_EQ(x.rank, 3) << name;
+          EXPECT_NEAR(x.end_s, lost_at, 1e-6) << name;
+        }
+      EXPECT_EQ(count_failed(r) > 0, what != kind::drains) << name;
+    }
+}
+
+TEST(happenings, when_no_decode_rank_is_left_nothing_of_a_pair_is_charged_or_computed) {
+  auto o = options_of(pool_shape::pair, false, 1);
+  o.prefill_ranks = 2;
+  o.happenings = {{2, rank_happening::kind::dies, 0, 1, core::pool_role::decode}};
+  const auto w = steady(100, 20, 1000, 10);
+  const auto r = simulate(w, o);
+  expect_conserved(w, r, "no decode rank"); // its charges too
+  EXPECT_GT(count_refused(r), 30u);
+  EXPECT_LT(r.makespan_s, 10);
+}
+
+TEST(happenings, a_drained_rank_that_joins_takes_work_at_once_and_keeps_what_it_has) {
+  using kind = rank_happening::kind;
+  for (const auto shape : shapes) {
+    auto o = options_of(shape);
+    o.happenings = {{8, kind::drains, 3, 1}, {9, kind::joins, 3, 1}, {9, kind::drains, 1, 1}, {12, kind::joins, 2, 1}};
+    const auto w = steady(500, 20, 1000, 30);
+    const auto r = simulate(w, o);
+    expect_conserved(w, r, std::string{to_string(shape)});
+    EXPECT_EQ(count_failed(r), 0u) << to_string(shape);
+    EXPECT_EQ(share_of(r, o, 3, 8.001, 9), 0) << to_string(shape);
+    EXPECT_GT(share_of(r, o, 3, 9, 11), 0.2) << to_string(shape);
+    EXPECT_EQ(share_of(r, o, 1, 9.001, 1e9), 0) << to_string(shape);
+  }
 }
 
 TEST(happenings, when_the_last_rank_dies_requests_are_refused_and_do_not_hang) {
