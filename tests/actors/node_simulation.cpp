@@ -3,6 +3,8 @@
 #include "actors/supervisor.hpp"
 #include "core/history.hpp"
 #include "messages/type_ids.hpp"
+#include "record/decision_log.hpp"
+#include "record/decision_replay.hpp"
 #include "sim/random.hpp"
 #include "tests/actors/event_queue.hpp"
 #include "tests/actors/simulated_ranks.hpp"
@@ -21,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <utility>
 
 namespace rankwise::test {
@@ -374,6 +377,10 @@ class node_simulation {
     c.directory = directory_;
     c.detach_forwarder = false;
     c.seed = random_.bits();
+    if (options_.record_decisions)
+      for (std::uint32_t i = 0; i < c.pools.size(); ++i)
+        c.recorders.push_back(
+            decision_writers_.emplace_back(std::make_unique<record::decision_writer>(decisions_, i)).get());
     c.on_fatal = [this](const std::string& reason) { log_.violation("the node ended: " + reason); };
     supervisor_ = system_.spawn(supervisor, std::move(c));
     settle();
@@ -750,6 +757,19 @@ class node_simulation {
       check_pool_at_rest(pool);
     for (const auto rank : ranks_->ranks())
       check_engine_at_rest(rank);
+    if (options_.record_decisions)
+      check_decisions();
+  }
+
+  void check_decisions() {
+    std::istringstream in{decisions_.text};
+    const auto replayed = record::replay_decisions(in);
+    if (!replayed)
+      log_.violation("decision log: " + replayed.error());
+    else if (const auto& d = replayed->difference)
+      log_.violation(fmt::format("decision log, line {}: {} became {}", d->line, d->recorded, d->replayed));
+    else
+      counts_.decisions_replayed += replayed->decisions;
   }
 
   void check_pool_at_rest(std::uint16_t pool) {
@@ -854,6 +874,13 @@ class node_simulation {
   std::optional<core::duration> stall_next_;
   std::vector<std::size_t> turns_;
 
+  struct memory_lines final : record::line_sink {
+    std::string text;
+    void write(std::string&& line) noexcept override { (text += line) += '\n'; }
+  };
+  memory_lines decisions_;
+  std::vector<std::unique_ptr<record::decision_writer>> decision_writers_; // by pool
+
   actor_config config_;
   caf::actor_system system_{config_};
   caf::scheduler::test_coordinator& scheduler_ = dynamic_cast<caf::scheduler::test_coordinator&>(system_.scheduler());
@@ -876,6 +903,7 @@ simulation_counts& simulation_counts::operator+=(const simulation_counts& other)
   actor_crashes += other.actor_crashes;
   epochs += other.epochs;
   messages += other.messages;
+  decisions_replayed += other.decisions_replayed;
   lost_with_rank_actor += other.lost_with_rank_actor;
   lost_with_both_actors += other.lost_with_both_actors;
   waited_for_limit += other.waited_for_limit;

@@ -21,7 +21,8 @@ enum class planted_bug : std::uint8_t {
 struct simulation_options {
   std::uint64_t seed = 1;
   planted_bug bug = planted_bug::none;
-  bool trace = false; ///< every step on stderr
+  bool trace = false;            ///< every step on stderr
+  bool record_decisions = false; ///< of every controller, made again in the end
 };
 
 /// What happened; sums over many seeds show that the faults are real.
@@ -37,6 +38,7 @@ struct simulation_counts {
   std::uint64_t actor_crashes = 0;
   std::uint64_t epochs = 0; ///< HELLOs and reconnections after the first of each rank
   std::uint64_t messages = 0;
+  std::uint64_t decisions_replayed = 0;
   // Losses that docs/decisions/0002 states; everything else is a violation.
   std::uint64_t lost_with_rank_actor = 0;  ///< requests run for nobody: their abort died with their DPRank
   std::uint64_t lost_with_both_actors = 0; ///< the same: RequestManager and the DPController died together

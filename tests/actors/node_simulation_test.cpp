@@ -110,6 +110,22 @@ TEST_F(node_simulation, gives_the_same_history_for_the_same_seed) {
   }
 }
 
+TEST_F(node_simulation, decisions_are_made_again_from_their_log_also_of_controllers_that_were_restarted) {
+  simulation_counts sum;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    simulation_options options;
+    options.seed = seed;
+    const auto plain = simulate(options);
+    options.record_decisions = true;
+    const auto recorded = simulate(options);
+    EXPECT_EQ(recorded.hash, plain.hash) << "recording changed the run of seed " << seed;
+    for (const auto& violation : recorded.violations)
+      ADD_FAILURE() << "seed " << seed << ": " << violation;
+    sum += recorded.counts;
+  }
+  EXPECT_GT(sum.decisions_replayed, 5'000U);
+}
+
 TEST_F(node_simulation, catches_a_charge_that_is_released_twice) {
   EXPECT_TRUE(first_seed_that_catches(planted_bug::charge_released_twice, 20));
 }
