@@ -4,6 +4,7 @@
 #include "core/block_vector.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <utility>
 
@@ -425,7 +426,7 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::decide(const le
   policy_->on_placed(*chosen, wanted);
   d.rank = *chosen;
   d.epoch = e.announced.epoch;
-  if (best)
+  if (best && std::isfinite(best->score))
     d.score = best->score;
   ++e.placements;
   ++counts_.placed;

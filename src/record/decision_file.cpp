@@ -2,15 +2,43 @@
 
 #include <fmt/format.h>
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
 #include <stdexcept>
 #include <utility>
 
 namespace rankwise::record {
 
-decision_file::decision_file(const std::string& path, limits l)
-    : limits_(l), file_(std::fopen(path.c_str(), "w"), &std::fclose) {
-  if (!file_)
+namespace {
+
+/// Bytes of the whole lines in the file; what a killed process left of a line does not count.
+off_t whole_lines(const std::string& path) {
+  std::ifstream in{path, std::ios::binary | std::ios::ate};
+  auto size = in ? static_cast<off_t>(in.tellg()) : off_t{0};
+  for (char last = 0; size > 0; --size) {
+    in.seekg(size - 1);
+    if (in.get(last) && last == '\n')
+      break;
+  }
+  return size;
+}
+
+} // namespace
+
+decision_file::decision_file(const std::string& path, limits l) : limits_(l), file_(nullptr, &std::fclose) {
+  const auto kept = whole_lines(path);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (fd >= 0 && ::ftruncate(fd, kept) == 0)
+    file_.reset(::fdopen(fd, "a"));
+  if (!file_) {
+    if (fd >= 0)
+      ::close(fd);
     throw std::runtime_error("decision_log: cannot write " + path);
+  }
+  bytes_ = static_cast<std::uint64_t>(kept);
   thread_ = std::thread{[this] { run(); }};
 }
 
@@ -62,10 +90,13 @@ void decision_file::run() {
     lock.unlock();
     for (auto& line : taken) {
       line += '\n';
-      if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size())
-        lost_all_.fetch_add(1, std::memory_order_relaxed); // the disk is full: the line is cut, which a reader sees
+      // After a line that a full disk has cut nothing may follow, or a reader would find it in the middle.
+      if (failed_ || std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() ||
+          std::fflush(file_.get()) != 0) {
+        failed_ = true;
+        lost_all_.fetch_add(1, std::memory_order_relaxed);
+      }
     }
-    std::fflush(file_.get());
     taken.clear();
     lock.lock();
     if (last && queue_.empty())

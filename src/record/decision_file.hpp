@@ -15,13 +15,14 @@
 
 namespace rankwise::record {
 
-/// A file of lines, written by a thread of its own, so that whoever has a line never waits for the disk. When the
-/// thread falls behind by more than the bound, or the file is full, what comes is dropped and counted; the file says so
-/// in its place, since nothing after a gap can be replayed.
+/// A file of lines that goes on where an earlier process stopped, readable by its owner only, written by a thread of
+/// its own, so that whoever has a line never waits for the disk. When the thread falls behind by more than the bound,
+/// or the file is full, what comes is dropped and counted; the file says so in its place, since nothing after a gap can
+/// be replayed.
 class decision_file final : public line_sink {
  public:
   struct limits {
-    std::size_t queued_bytes_max = std::size_t{64} << 20;
+    std::size_t queued_bytes_max = std::size_t{64} << 20; ///< and as much again that is being written
     std::uint64_t file_bytes_max = std::uint64_t{4} << 30;
   };
   /// Throws std::runtime_error when the file cannot be created.
@@ -48,6 +49,7 @@ class decision_file final : public line_sink {
   std::uint64_t lost_ = 0;  ///< since the last line that was queued
   const char* why_lost_ = "";
   bool stop_ = false;
+  bool failed_ = false; ///< of the thread alone: the disk took a part of a line
   std::atomic<std::uint64_t> lost_all_{0};
   std::thread thread_; ///< last: it uses all of the above
 };

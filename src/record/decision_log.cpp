@@ -53,6 +53,11 @@ void tuning_fields(F f, Options& t) {
   f("headroom_credit_chunks", t.headroom_credit_chunks);
 }
 
+#if defined(__x86_64__) && defined(__GLIBCXX__)
+static_assert(sizeof(core::policy_options) == 80 && sizeof(core::pool_options) == 360,
+              "a field was added: it belongs into the lists above and below, or decisions cannot be made again");
+#endif
+
 template <class F, class Options>
 void pool_fields(F f, Options& o) {
   f("name", o.name);

@@ -223,6 +223,14 @@ TEST_F(decision_file_test, lines_that_the_disk_is_too_slow_for_leave_a_mark_in_t
   EXPECT_THAT(lines(), testing::ElementsAre(R"({"is":"lost","lines":1,"why":"the disk was too slow"})", "after"));
 }
 
+TEST_F(decision_file_test, a_new_process_goes_on_after_the_last_whole_line_of_the_one_before) {
+  { std::ofstream{path} << "first\nsecond\ncut"; }
+  { decision_file{path}.write("third"); }
+  EXPECT_THAT(lines(), testing::ElementsAre("first", "second", "third"));
+  { decision_file{path}.write("fourth"); }
+  EXPECT_THAT(lines(), testing::ElementsAre("first", "second", "third", "fourth"));
+}
+
 TEST_F(decision_file_test, a_folder_that_is_not_there_is_an_error_that_names_the_path) {
   EXPECT_THROW(decision_file{"/nowhere/decisions"}, std::runtime_error);
 }
