@@ -37,7 +37,13 @@ void request_stream::arrived(const core::leg_request& leg) {
     return;
   }
   if (leg.attempt > 0)
-    return; // it moves from a rank that was lost
+    return;                           // it moves from a rank that was lost
+  if (open_.size() >= requests_max) { // not all ways to end come by here
+    for (const auto& [handle, request] : open_)
+      blocks_ -= request.blocks.size();
+    last_ += open_.size(); // they count as lost
+    open_.clear();
+  }
   const auto [entry, fresh] = open_.try_emplace(w.handle);
   if (!fresh)
     return; // it asked before, and waited
@@ -47,7 +53,7 @@ void request_stream::arrived(const core::leg_request& leg) {
   r.max_new_tokens = w.max_new_tokens;
   r.priority = w.priority;
   if (w.first_token_by)
-    r.first_token_within_s = core::to_seconds(*w.first_token_by - w.now);
+    r.first_token_within_s = std::max(core::to_seconds(*w.first_token_by - w.now), 0.0);
   if (w.block_tokens > 0)
     block_tokens_ = w.block_tokens;
   while (blocks_ + w.blocks.size() > blocks_max && !ended_.empty())
@@ -65,7 +71,8 @@ void request_stream::ended(core::request_handle handle, std::optional<std::uint3
   auto& r = ended_.emplace_back(std::move(found->second));
   open_.erase(found);
   r.number = ++last_;
-  r.output_tokens = output_tokens;
+  if (output_tokens && *output_tokens > 0)
+    r.output_tokens = output_tokens;
   if (ended_.size() > requests_max)
     forget_oldest();
 }

@@ -158,7 +158,9 @@ class node::impl {
       core::decision_recorder* log = nullptr;
       if (decisions_)
         log = &decision_writers_.emplace_back(*decisions_, pool.options.index);
-      stream_recorders_.emplace_back(request_stream_, pool.options.role, log);
+      // A pool alone tells both the arrival and the end, whatever its role.
+      stream_recorders_.emplace_back(request_stream_,
+                                     config_.pools.size() == 1 ? core::pool_role::unified : pool.options.role, log);
     }
 
     io::engine_hub_options hub;
