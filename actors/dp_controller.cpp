@@ -311,7 +311,7 @@ void tell_outstanding(self_ptr self, std::uint16_t rank) {
 dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_config config) {
   auto& st = self->state;
   st.config = std::move(config);
-  st.pool.emplace(st.config.pool, nullptr, st.config.recorder);
+  st.pool.emplace(st.config.pool, nullptr, st.config.recorders);
   st.waiting.emplace(st.config.pool.waiting_requests_max, st.config.pool.waiting_time_max,
                      st.config.pool.waiting_order);
   st.legs.reserve(std::min(st.config.pool.requests_in_flight_max, core::requests_reserved_max));

@@ -22,7 +22,7 @@ struct dp_controller_config {
   core::event_log* events = nullptr; ///< outlives the actor system; optional
   /// How long it took to choose and charge a rank, or to refuse. Called inside the handler: cheap, and no throw.
   std::function<void(core::duration)> on_decision;
-  core::decision_recorder* recorder = nullptr; ///< outlives the actor system; optional
+  core::decision_recorders recorders; ///< outlive the actor system
   /// After a restart: how many ranks will announce themselves. Placements wait for them, at most `settle_max`.
   std::size_t ranks_expected = 0;
   core::duration settle_max = std::chrono::milliseconds{300};

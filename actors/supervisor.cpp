@@ -106,7 +106,7 @@ void start_controller(self_ptr self, std::uint16_t pool) {
   config.events = st.config.events;
   config.on_decision = st.config.on_decision;
   if (pool < st.config.recorders.size())
-    config.recorder = st.config.recorders[pool];
+    config.recorders = st.config.recorders[pool];
   for (const auto& [other, c] : st.children)
     if (other.first == "dp_rank" && other.second.pool == pool && c.registered && !c.lost && !c.parked)
       ++config.ranks_expected; // also one whose actor is being restarted: it will announce itself

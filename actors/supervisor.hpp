@@ -37,7 +37,7 @@ struct supervisor_config {
   core::event_log* events = nullptr;               ///< outlives the actor system; optional
   core::load_history* loads = nullptr;             ///< outlives the actor system; optional
   std::function<void(core::duration)> on_decision; ///< of every pool's controller, from its thread
-  std::vector<core::decision_recorder*> recorders; ///< one for each pool, outliving the actor system; or none
+  std::vector<core::decision_recorders> recorders; ///< by pool, outliving the actor system; may be empty
   /// Ranks that an operator had drained before the node was restarted.
   std::vector<core::rank_id> drained;
   /// An operator drained a rank, or it takes work again.

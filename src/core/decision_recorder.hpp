@@ -37,25 +37,28 @@ struct leg_request {
 };
 
 /// Is told everything that a pool_controller is told and that its decisions can depend on, in that order, and each
-/// decision. Called inside the controller: must be quick, and not throw.
+/// decision; overrides what it wants to hear. Called inside the controller: must be quick, and not throw.
 class decision_recorder {
  public:
   virtual ~decision_recorder() = default;
   /// A new controller: what it knew before counts no more.
-  virtual void opened(const pool_options& options) noexcept = 0;
-  virtual void rank_up(const rank_announcement& rank, timestamp now) noexcept = 0;
-  virtual void rank_paused(rank_id rank, rank_epoch epoch, rank_state state) noexcept = 0;
-  virtual void rank_down(rank_id rank, rank_epoch epoch, rank_state state) noexcept = 0;
-  virtual void progress(const batch_progress& p, timestamp now) noexcept = 0;
-  virtual void ejections_over(timestamp now) noexcept = 0;
-  virtual void released(request_handle handle, timestamp now) noexcept = 0;
-  virtual void ended(request_handle handle, timestamp now, std::uint32_t generated) noexcept = 0;
-  virtual void reported(const load_report& report) noexcept = 0;
-  virtual void restored(const std::vector<leg_record>& legs, timestamp now) noexcept = 0;
-  virtual void policy_set(std::string_view policy, timestamp now) noexcept = 0;
+  virtual void opened(const pool_options&) noexcept {}
+  virtual void rank_up(const rank_announcement&, timestamp) noexcept {}
+  virtual void rank_paused(rank_id, rank_epoch, rank_state) noexcept {}
+  virtual void rank_down(rank_id, rank_epoch, rank_state) noexcept {}
+  virtual void progress(const batch_progress&, timestamp) noexcept {}
+  virtual void ejections_over(timestamp) noexcept {}
+  virtual void released(request_handle, timestamp) noexcept {}
+  virtual void ended(request_handle, timestamp, std::uint32_t /*generated*/) noexcept {}
+  virtual void reported(const load_report&) noexcept {}
+  virtual void restored(const std::vector<leg_record>&, timestamp) noexcept {}
+  virtual void policy_set(std::string_view /*name*/, timestamp) noexcept {}
   /// It begins to wait for a rank or for room; no decision depends on it.
-  virtual void waits(const leg_request& leg) noexcept = 0;
-  virtual void decided(const leg_request& leg, const placement_decision& d) noexcept = 0;
+  virtual void waits(const leg_request&) noexcept {}
+  virtual void decided(const leg_request&, const placement_decision&) noexcept {}
 };
+
+/// Those that a controller tells, in this order.
+using decision_recorders = std::vector<decision_recorder*>;
 
 } // namespace rankwise::core

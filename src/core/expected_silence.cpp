@@ -29,7 +29,7 @@ duration expected_silence::explained(std::uint64_t prefill_tokens) const {
   const auto step = std::max(to_seconds(options_.floor), options_.step_factor * to_seconds(longest_step()));
   const auto prefill = static_cast<double>(prefill_tokens) / prefill_tokens_per_s();
   // A week is beyond every limit of a request; more would not fit the clock.
-  return duration{static_cast<duration::rep>(std::min(step + prefill, 7 * 86'400.0) * 1e9)};
+  return from_seconds(std::min(step + prefill, 7 * 86'400.0));
 }
 
 } // namespace rankwise::core

@@ -41,8 +41,8 @@ std::string_view to_string(placement_rule r) noexcept {
   return "unknown";
 }
 
-pool_controller::pool_controller(pool_options options, std::unique_ptr<policy> rule, decision_recorder* recorder)
-    : options_(std::move(options)), recorder_(recorder),
+pool_controller::pool_controller(pool_options options, std::unique_ptr<policy> rule, decision_recorders recorders)
+    : options_(std::move(options)), recorders_(std::move(recorders)),
       ledger_(options_.ledger, std::min(options_.requests_in_flight_max, requests_reserved_max)),
       policy_(rule ? std::move(rule) : make_policy(options_.policy, options_.tuning)), ranks_(options_.ranks_max) {
   policy_rule_ = "policy " + options_.policy;
@@ -50,8 +50,7 @@ pool_controller::pool_controller(pool_options options, std::unique_ptr<policy> r
     throw std::invalid_argument("policy: no policy is named \"" + options_.policy + "\"");
   views_.reserve(options_.ranks_max);
   random_.seed(options_.tuning.seed);
-  if (recorder_ != nullptr)
-    recorder_->opened(options_);
+  tell([&](auto& recorder) { recorder.opened(options_); });
 }
 
 void pool_controller::look_at_states() {
@@ -179,8 +178,7 @@ bool pool_controller::set_policy(const std::string& name, timestamp now) {
   auto fresh = make_policy(name, options_.tuning);
   if (fresh == nullptr)
     return false;
-  if (recorder_ != nullptr)
-    recorder_->policy_set(name, now);
+  tell([&](auto& recorder) { recorder.policy_set(name, now); });
   policy_ = std::move(fresh);
   options_.policy = name;
   policy_rule_ = "policy " + name;
@@ -240,7 +238,7 @@ void pool_controller::record_candidates(placement_record& record, const placemen
   record.candidates.resize(candidates_max);
 }
 
-pool_controller::leg_request pool_controller::leg_of(const place_order& order, timestamp now, bool may_wait) {
+leg_request pool_controller::leg_of(const place_order& order, timestamp now, bool may_wait) {
   const auto& request = *order.request;
   leg_request leg;
   leg.rid = request.rid;
@@ -282,8 +280,7 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::place_or_wait(c
 
 waiting_key pool_controller::waiting_order(const place_order& order, timestamp now) {
   const auto leg = leg_of(order, now, true);
-  if (recorder_ != nullptr)
-    recorder_->waits(leg);
+  tell([&](auto& recorder) { recorder.waits(leg); });
   return waiting_order(leg.wanted);
 }
 
@@ -313,20 +310,28 @@ waiting_key pool_controller::waiting_order(placement_request request) const {
 }
 
 std::variant<placement, refusal, wait_for_rank> pool_controller::place(const leg_request& leg) {
-  placement_decision d;
-  auto result = decide(leg, d);
-  if (recorder_ != nullptr) {
-    if (const auto* refused = std::get_if<refusal>(&result))
-      d = {placement_decision::kind::refused, 0, 0, std::nullopt, refused->reason};
-    else if (std::holds_alternative<wait_for_rank>(result))
-      d = {placement_decision::kind::waits, 0, 0, std::nullopt, failure::none};
-    recorder_->decided(leg, d);
-  }
+  std::optional<double> score;
+  auto result = decide(leg, score);
+  tell([&](auto& recorder) {
+    placement_decision d;
+    if (const auto* placed = std::get_if<placement>(&result)) {
+      d.rank = placed->rank.rank;
+      d.epoch = placed->epoch;
+      d.score = score;
+    } else if (const auto* refused = std::get_if<refusal>(&result)) {
+      d.what = placement_decision::kind::refused;
+      d.reason = refused->reason;
+    } else {
+      d.what = placement_decision::kind::waits;
+    }
+    recorder.decided(leg, d);
+  });
   return result;
 }
 
-/// `d`: of a placement.
-std::variant<placement, refusal, wait_for_rank> pool_controller::decide(const leg_request& leg, placement_decision& d) {
+/// `score`: of a placement that the policy chose.
+std::variant<placement, refusal, wait_for_rank> pool_controller::decide(const leg_request& leg,
+                                                                        std::optional<double>& score) {
   auto wanted = leg.wanted;
   const auto now = wanted.now;
   wanted.dp_size = dp_size();
@@ -424,10 +429,8 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::decide(const le
     return refuse(leg, failure::no_rank_available, record.rule);
   }
   policy_->on_placed(*chosen, wanted);
-  d.rank = *chosen;
-  d.epoch = e.announced.epoch;
   if (best && std::isfinite(best->score))
-    d.score = best->score;
+    score = best->score;
   ++e.placements;
   ++counts_.placed;
   ++counts_.placed_by[static_cast<std::size_t>(rule)];
@@ -444,8 +447,7 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::decide(const le
 }
 
 std::vector<request_handle> pool_controller::rank_up(const rank_announcement& rank, timestamp now) {
-  if (recorder_ != nullptr)
-    recorder_->rank_up(rank, now);
+  tell([&](auto& recorder) { recorder.rank_up(rank, now); });
   if (rank.rank.pool != options_.index || rank.rank.rank >= ranks_.size())
     return {};
   auto& e = ranks_[rank.rank.rank];
@@ -467,8 +469,7 @@ std::vector<request_handle> pool_controller::rank_up(const rank_announcement& ra
 }
 
 void pool_controller::rank_paused(rank_id rank, rank_epoch epoch, rank_state state) {
-  if (recorder_ != nullptr)
-    recorder_->rank_paused(rank, epoch, state);
+  tell([&](auto& recorder) { recorder.rank_paused(rank, epoch, state); });
   if (rank.pool != options_.index || rank.rank >= ranks_.size())
     return;
   auto& e = ranks_[rank.rank];
@@ -478,8 +479,7 @@ void pool_controller::rank_paused(rank_id rank, rank_epoch epoch, rank_state sta
 }
 
 std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch epoch, rank_state state) {
-  if (recorder_ != nullptr)
-    recorder_->rank_down(rank, epoch, state);
+  tell([&](auto& recorder) { recorder.rank_down(rank, epoch, state); });
   if (rank.pool != options_.index || rank.rank >= ranks_.size())
     return {};
   auto& e = ranks_[rank.rank];
@@ -498,8 +498,7 @@ std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch 
 }
 
 bool pool_controller::progress(const batch_progress& p, timestamp now) {
-  if (recorder_ != nullptr)
-    recorder_->progress(p, now);
+  tell([&](auto& recorder) { recorder.progress(p, now); });
   step_observation step;
   step.rank = p.rank.rank;
   step.at = now;
@@ -545,8 +544,7 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
 }
 
 std::vector<pool_controller::ejection_end> pool_controller::ejections_over(timestamp now) {
-  if (recorder_ != nullptr)
-    recorder_->ejections_over(now);
+  tell([&](auto& recorder) { recorder.ejections_over(now); });
   std::vector<ejection_end> result;
   for (std::uint16_t i = 0; i < ranks_.size(); ++i) {
     auto& e = ranks_[i];
@@ -559,14 +557,12 @@ std::vector<pool_controller::ejection_end> pool_controller::ejections_over(times
 }
 
 bool pool_controller::release(request_handle handle, timestamp now) {
-  if (recorder_ != nullptr)
-    recorder_->released(handle, now);
+  tell([&](auto& recorder) { recorder.released(handle, now); });
   return ledger_.release(handle, now);
 }
 
 std::optional<ledger::charge> pool_controller::end(request_handle handle, timestamp now, std::uint32_t generated) {
-  if (recorder_ != nullptr)
-    recorder_->ended(handle, now, generated);
+  tell([&](auto& recorder) { recorder.ended(handle, now, generated); });
   return end_charge(handle, now, generated);
 }
 
@@ -584,8 +580,7 @@ std::optional<ledger::charge> pool_controller::end_charge(request_handle handle,
 }
 
 report_verdict pool_controller::report(const load_report& r) {
-  if (recorder_ != nullptr)
-    recorder_->reported(r);
+  tell([&](auto& recorder) { recorder.reported(r); });
   const auto verdict = r.rank.pool == options_.index ? ledger_.report(r) : report_verdict::unknown_rank;
   ++counts_.reports[static_cast<std::size_t>(verdict)];
   if (verdict == report_verdict::accepted)
@@ -594,8 +589,7 @@ report_verdict pool_controller::report(const load_report& r) {
 }
 
 std::vector<request_handle> pool_controller::restore(const std::vector<leg_record>& legs, timestamp now) {
-  if (recorder_ != nullptr)
-    recorder_->restored(legs, now);
+  tell([&](auto& recorder) { recorder.restored(legs, now); });
   std::vector<request_handle> lost;
   for (const auto& leg : legs) {
     ledger::charge c;

@@ -89,9 +89,9 @@ struct controller_counts {
 /// The thinking of one pool's DPController: admission, policy and ledger. Select and charge are one step.
 class pool_controller {
  public:
-  /// `rule` stands in for the policy that the options name; for the simulator and tests. `recorder` outlives this.
+  /// `rule` stands in for the policy that the options name; for the simulator and tests. The recorders outlive this.
   explicit pool_controller(pool_options options, std::unique_ptr<policy> rule = nullptr,
-                           decision_recorder* recorder = nullptr);
+                           decision_recorders recorders = {});
 
   [[nodiscard]] const pool_options& options() const noexcept { return options_; }
   [[nodiscard]] const controller_counts& counts() const noexcept { return counts_; }
@@ -110,7 +110,6 @@ class pool_controller {
   /// Of an order that is to wait.
   [[nodiscard]] waiting_key waiting_order(const place_order& order, timestamp now);
 
-  using leg_request = core::leg_request;
   /// The same for whoever has no request at hand. `wait_for_rank`: nothing was charged; ask again when something
   /// changed. Only when `wanted.may_wait`.
   [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place(const leg_request& leg);
@@ -169,7 +168,12 @@ class pool_controller {
   [[nodiscard]] leg_request leg_of(const place_order& order, timestamp now, bool may_wait);
   [[nodiscard]] double share_of(const entry& e, timestamp now) const;
 
-  std::variant<placement, refusal, wait_for_rank> decide(const leg_request& leg, placement_decision& d);
+  template <class F>
+  void tell(F&& f) const {
+    for (auto* recorder : recorders_)
+      f(*recorder);
+  }
+  std::variant<placement, refusal, wait_for_rank> decide(const leg_request& leg, std::optional<double>& score);
   std::optional<ledger::charge> end_charge(request_handle handle, timestamp now, std::uint32_t generated);
   placement_record& open_record(const leg_request& leg);
   void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;
@@ -180,7 +184,7 @@ class pool_controller {
   void tell_policy(request_handle handle, timestamp now);
 
   pool_options options_;
-  decision_recorder* recorder_;
+  decision_recorders recorders_;
   ledger ledger_;
   std::unique_ptr<policy> policy_;
   std::string policy_rule_;            // what a record says of a choice by it

@@ -52,7 +52,8 @@ struct waiting_order_options {
 class waiting_room {
  public:
   waiting_room(std::size_t orders_max, duration time_max, waiting_order_options order = {})
-      : orders_max_(orders_max), time_max_(time_max), order_(order) {}
+      : orders_max_(orders_max), time_max_(time_max), wait_max_(std::min(time_max, order.patience_max)), order_(order) {
+  }
 
   /// False: it is full, the order is untouched. `ranks`: how many share the work.
   [[nodiscard]] bool enter(place_order& order, timestamp now, const waiting_key& by = {}, std::size_t ranks = 1) {
@@ -61,10 +62,10 @@ class waiting_room {
     const auto handle = order.handle;
     const auto number = ++entered_;
     waiting w;
-    w.until = now + std::min(time_max_, order_.patience_max);
+    w.until = now + wait_max_;
     w.by = by;
     w.number = number;
-    w.due = std::min(now + patience_of(by, ranks), w.until);
+    w.due = now + patience_of(by, ranks);
     w.order = std::move(order);
     orders_.push_back(std::move(w));
     const auto entry = std::prev(orders_.end());
@@ -178,12 +179,10 @@ class waiting_room {
           order_.patience_per_queue * before_s / static_cast<double>(std::max<std::size_t>(ranks, 1));
       if (is_largest(*by.work_s))
         s *= order_.largest_factor;
-      s = std::min(s, to_seconds(order_.patience_max));
     }
     if (!classes_.empty() && classes_.begin()->first > by.priority)
       s *= std::pow(order_.patience_per_class, std::int64_t{classes_.begin()->first} - by.priority);
-    s = std::min({s, to_seconds(order_.patience_max), to_seconds(time_max_)});
-    return from_seconds(std::max(s, 0.0));
+    return std::min(from_seconds(std::clamp(s, 0.0, to_seconds(wait_max_))), wait_max_);
   }
   /// Follows the quantile of all keys by steps, up when passed and down otherwise (stochastic approximation).
   [[nodiscard]] bool is_largest(double key) {
@@ -212,6 +211,7 @@ class waiting_room {
 
   std::size_t orders_max_;
   duration time_max_;
+  duration wait_max_; // of anyone
   waiting_order_options order_;
   std::uint64_t entered_ = 0;
   double largest_ = 1; // work in seconds that `largest_share` of the orders exceed

@@ -26,6 +26,10 @@ off_t whole_lines(const std::string& path) {
   return size;
 }
 
+std::string lost_line(std::uint64_t lines, const char* why) {
+  return fmt::format(R"({{"is":"lost","lines":{},"why":"{}"}})", lines, why);
+}
+
 } // namespace
 
 decision_file::decision_file(const std::string& path, limits l) : limits_(l), file_(nullptr, &std::fclose) {
@@ -63,8 +67,7 @@ void decision_file::write(std::string&& line) noexcept {
   }
   try {
     if (lost_ > 0)
-      queue_.push_back(fmt::format(R"({{"is":"lost","lines":{},"why":"{}"}})", lost_, why_lost_));
-    lost_ = 0;
+      queue_.push_back(lost_line(std::exchange(lost_, 0), why_lost_));
     queued_bytes_ += line.size();
     bytes_ += line.size() + 1;
     queue_.push_back(std::move(line));
@@ -86,7 +89,7 @@ void decision_file::run() {
     queued_bytes_ = 0;
     const bool last = stop_;
     if (last && lost_ > 0)
-      taken.push_back(fmt::format(R"({{"is":"lost","lines":{},"why":"{}"}})", std::exchange(lost_, 0), why_lost_));
+      taken.push_back(lost_line(std::exchange(lost_, 0), why_lost_));
     lock.unlock();
     for (auto& line : taken) {
       line += '\n';

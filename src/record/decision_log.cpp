@@ -16,6 +16,12 @@ std::int64_t ns(core::timestamp t) noexcept {
   return t.time_since_epoch().count();
 }
 
+void put(json& j, core::rank_id rank, core::rank_epoch epoch) {
+  j["pool"] = rank.pool;
+  j["rank"] = rank.rank;
+  j["epoch"] = epoch;
+}
+
 /// The same list of fields for writing and reading, so that none is forgotten on one side.
 struct to_fields {
   json& j;
@@ -133,9 +139,7 @@ void decision_writer::opened(const core::pool_options& options) noexcept {
 void decision_writer::rank_up(const core::rank_announcement& rank, core::timestamp now) noexcept {
   line("up", [&](json& j) {
     j["t"] = ns(now);
-    j["pool"] = rank.rank.pool;
-    j["rank"] = rank.rank.rank;
-    j["epoch"] = rank.epoch;
+    put(j, rank.rank, rank.epoch);
     j["kv"] = rank.kv_capacity;
     j["running"] = rank.max_running;
     j["chunk"] = rank.chunk_tokens;
@@ -145,30 +149,26 @@ void decision_writer::rank_up(const core::rank_announcement& rank, core::timesta
   });
 }
 
-void decision_writer::rank_paused(core::rank_id rank, core::rank_epoch epoch, core::rank_state state) noexcept {
-  line("paused", [&](json& j) {
-    j["pool"] = rank.pool;
-    j["rank"] = rank.rank;
-    j["epoch"] = epoch;
+void decision_writer::rank_state_line(const char* kind, core::rank_id rank, core::rank_epoch epoch,
+                                      core::rank_state state) noexcept {
+  line(kind, [&](json& j) {
+    put(j, rank, epoch);
     j["state"] = static_cast<int>(state);
   });
 }
 
+void decision_writer::rank_paused(core::rank_id rank, core::rank_epoch epoch, core::rank_state state) noexcept {
+  rank_state_line("paused", rank, epoch, state);
+}
+
 void decision_writer::rank_down(core::rank_id rank, core::rank_epoch epoch, core::rank_state state) noexcept {
-  line("down", [&](json& j) {
-    j["pool"] = rank.pool;
-    j["rank"] = rank.rank;
-    j["epoch"] = epoch;
-    j["state"] = static_cast<int>(state);
-  });
+  rank_state_line("down", rank, epoch, state);
 }
 
 void decision_writer::progress(const core::batch_progress& p, core::timestamp now) noexcept {
   line("progress", [&](json& j) {
     j["t"] = ns(now);
-    j["pool"] = p.rank.pool;
-    j["rank"] = p.rank.rank;
-    j["epoch"] = p.epoch;
+    put(j, p.rank, p.epoch);
     j["generated"] = p.generated_tokens;
     if (!p.first_tokens.empty()) {
       j["first"] = p.first_tokens;
@@ -204,9 +204,7 @@ void decision_writer::ended(core::request_handle handle, core::timestamp now, st
 void decision_writer::reported(const core::load_report& r) noexcept {
   line("report", [&](json& j) {
     j["t"] = ns(r.received_at);
-    j["pool"] = r.rank.pool;
-    j["rank"] = r.rank.rank;
-    j["epoch"] = r.epoch;
+    put(j, r.rank, r.epoch);
     j["sequence"] = r.sequence;
     j["running"] = r.num_running;
     j["waiting"] = r.num_waiting;

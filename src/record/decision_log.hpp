@@ -37,10 +37,10 @@ class decision_writer final : public core::decision_recorder {
   void reported(const core::load_report& report) noexcept override;
   void restored(const std::vector<core::leg_record>& legs, core::timestamp now) noexcept override;
   void policy_set(std::string_view policy, core::timestamp now) noexcept override;
-  void waits(const core::leg_request&) noexcept override {}
   void decided(const core::leg_request& leg, const core::placement_decision& d) noexcept override;
 
  private:
+  void rank_state_line(const char* kind, core::rank_id rank, core::rank_epoch epoch, core::rank_state state) noexcept;
   template <class F>
   void line(const char* kind, F&& fill) noexcept;
 

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <memory>
 #include <stdexcept>
-#include <variant>
 
 namespace rankwise::record {
 
@@ -65,18 +64,6 @@ class last_decision final : public core::decision_recorder {
  public:
   core::placement_decision value;
 
-  void opened(const core::pool_options&) noexcept override {}
-  void rank_up(const core::rank_announcement&, core::timestamp) noexcept override {}
-  void rank_paused(core::rank_id, core::rank_epoch, core::rank_state) noexcept override {}
-  void rank_down(core::rank_id, core::rank_epoch, core::rank_state) noexcept override {}
-  void progress(const core::batch_progress&, core::timestamp) noexcept override {}
-  void ejections_over(core::timestamp) noexcept override {}
-  void released(core::request_handle, core::timestamp) noexcept override {}
-  void ended(core::request_handle, core::timestamp, std::uint32_t) noexcept override {}
-  void reported(const core::load_report&) noexcept override {}
-  void restored(const std::vector<core::leg_record>&, core::timestamp) noexcept override {}
-  void policy_set(std::string_view, core::timestamp) noexcept override {}
-  void waits(const core::leg_request&) noexcept override {}
   void decided(const core::leg_request&, const core::placement_decision& d) noexcept override { value = d; }
 };
 
@@ -169,7 +156,7 @@ class replayer {
     controller c;
     c.last = std::make_unique<last_decision>();
     c.policy = options.policy;
-    c.pool = std::make_unique<core::pool_controller>(options, nullptr, c.last.get());
+    c.pool = std::make_unique<core::pool_controller>(options, nullptr, core::decision_recorders{c.last.get()});
     controllers_[number] = std::move(c);
   }
 

@@ -90,25 +90,7 @@ void quietly(F&& f) noexcept {
 
 } // namespace
 
-void stream_recorder::opened(const core::pool_options& options) noexcept {
-  if (next_ != nullptr)
-    next_->opened(options);
-}
-void stream_recorder::rank_up(const core::rank_announcement& rank, core::timestamp now) noexcept {
-  if (next_ != nullptr)
-    next_->rank_up(rank, now);
-}
-void stream_recorder::rank_paused(core::rank_id rank, core::rank_epoch epoch, core::rank_state state) noexcept {
-  if (next_ != nullptr)
-    next_->rank_paused(rank, epoch, state);
-}
-void stream_recorder::rank_down(core::rank_id rank, core::rank_epoch epoch, core::rank_state state) noexcept {
-  if (next_ != nullptr)
-    next_->rank_down(rank, epoch, state);
-}
-void stream_recorder::progress(const core::batch_progress& p, core::timestamp now) noexcept {
-  if (next_ != nullptr)
-    next_->progress(p, now);
+void stream_recorder::progress(const core::batch_progress& p, core::timestamp) noexcept {
   if (!stream_.wanted() || role_ == core::pool_role::prefill) // its legs end when their prompts are computed
     return;
   quietly([&] {
@@ -116,41 +98,18 @@ void stream_recorder::progress(const core::batch_progress& p, core::timestamp no
       stream_.ended(p.ended[i], i < p.ended_tokens.size() ? std::optional{p.ended_tokens[i]} : std::nullopt);
   });
 }
-void stream_recorder::ejections_over(core::timestamp now) noexcept {
-  if (next_ != nullptr)
-    next_->ejections_over(now);
-}
-void stream_recorder::released(core::request_handle handle, core::timestamp now) noexcept {
-  if (next_ != nullptr)
-    next_->released(handle, now);
-}
-void stream_recorder::ended(core::request_handle handle, core::timestamp now, std::uint32_t generated) noexcept {
-  if (next_ != nullptr)
-    next_->ended(handle, now, generated);
+
+void stream_recorder::ended(core::request_handle handle, core::timestamp, std::uint32_t generated) noexcept {
   if (stream_.wanted() && role_ != core::pool_role::prefill)
-    quietly([&] { stream_.ended(handle, generated > 0 ? std::optional{generated} : std::nullopt); });
+    quietly([&] { stream_.ended(handle, generated); });
 }
-void stream_recorder::reported(const core::load_report& report) noexcept {
-  if (next_ != nullptr)
-    next_->reported(report);
-}
-void stream_recorder::restored(const std::vector<core::leg_record>& legs, core::timestamp now) noexcept {
-  if (next_ != nullptr)
-    next_->restored(legs, now);
-}
-void stream_recorder::policy_set(std::string_view policy, core::timestamp now) noexcept {
-  if (next_ != nullptr)
-    next_->policy_set(policy, now);
-}
+
 void stream_recorder::waits(const core::leg_request& leg) noexcept {
-  if (next_ != nullptr)
-    next_->waits(leg);
   if (stream_.wanted() && role_ != core::pool_role::decode)
     quietly([&] { stream_.arrived(leg); });
 }
+
 void stream_recorder::decided(const core::leg_request& leg, const core::placement_decision& d) noexcept {
-  if (next_ != nullptr)
-    next_->decided(leg, d);
   if (stream_.wanted() && role_ != core::pool_role::decode)
     quietly([&] {
       stream_.arrived(leg);

@@ -62,30 +62,19 @@ class request_stream {
   std::uint32_t block_tokens_ = 0;
 };
 
-/// Tells a request_stream what passes one pool's controller, and passes everything on to another recorder, if any.
+/// Tells a request_stream what passes one pool's controller.
 class stream_recorder final : public core::decision_recorder {
  public:
-  stream_recorder(request_stream& stream, core::pool_role role, core::decision_recorder* next)
-      : stream_(stream), role_(role), next_(next) {}
+  stream_recorder(request_stream& stream, core::pool_role role) : stream_(stream), role_(role) {}
 
-  void opened(const core::pool_options& options) noexcept override;
-  void rank_up(const core::rank_announcement& rank, core::timestamp now) noexcept override;
-  void rank_paused(core::rank_id rank, core::rank_epoch epoch, core::rank_state state) noexcept override;
-  void rank_down(core::rank_id rank, core::rank_epoch epoch, core::rank_state state) noexcept override;
   void progress(const core::batch_progress& p, core::timestamp now) noexcept override;
-  void ejections_over(core::timestamp now) noexcept override;
-  void released(core::request_handle handle, core::timestamp now) noexcept override;
   void ended(core::request_handle handle, core::timestamp now, std::uint32_t generated) noexcept override;
-  void reported(const core::load_report& report) noexcept override;
-  void restored(const std::vector<core::leg_record>& legs, core::timestamp now) noexcept override;
-  void policy_set(std::string_view policy, core::timestamp now) noexcept override;
   void waits(const core::leg_request& leg) noexcept override;
   void decided(const core::leg_request& leg, const core::placement_decision& d) noexcept override;
 
  private:
   request_stream& stream_;
   core::pool_role role_;
-  core::decision_recorder* next_;
 };
 
 // -- the file of `rankwise record`: a head, then a line for each request

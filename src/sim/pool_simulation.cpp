@@ -239,13 +239,14 @@ class run {
   }
   [[nodiscard]] engine_rank_options engine_of(const side& s) const;
   void open(std::uint32_t side_index, std::uint16_t rank);
-  core::pool_controller::leg_request leg_of(std::uint32_t request, bool may_wait) const;
+  core::leg_request leg_of(std::uint32_t request, bool may_wait) const;
   bool place(std::uint32_t request, bool may_wait);
   bool place_leg(std::uint32_t request, std::uint32_t side_index, bool may_wait, bool& waits);
   void arrive(std::uint32_t request);
   void queue_arrival(std::size_t from);
   void let_followers_come(std::uint32_t request);
   void bind_held(front& f);
+  void end_way(std::uint32_t request, std::uint32_t side_index);
   void deliver(std::uint32_t request, std::uint32_t side_index);
   void drive(std::uint32_t side_index, std::uint32_t rank);
   void schedule(std::uint32_t side_index, std::uint32_t rank);
@@ -340,7 +341,9 @@ run::run(const workload& load, const simulation_options& options)
                                         sides_[s].undelivered_tokens, sides_[s].undelivered);
       }
       f.pools.push_back(std::make_unique<core::pool_controller>(
-          pool, std::move(rule), options_.recorder ? options_.recorder(i, static_cast<std::uint32_t>(s)) : nullptr));
+          pool, std::move(rule),
+          options_.recorder ? core::decision_recorders{options_.recorder(i, static_cast<std::uint32_t>(s))}
+                            : core::decision_recorders{}));
       f.generated.emplace_back(sides_[s].ranks.size());
     }
   }
@@ -374,9 +377,9 @@ void run::open(std::uint32_t side_index, std::uint16_t rank) {
     f->pools[side_index]->rank_up(up, now_);
 }
 
-core::pool_controller::leg_request run::leg_of(std::uint32_t request, bool may_wait) const {
+core::leg_request run::leg_of(std::uint32_t request, bool may_wait) const {
   const auto& asked = load_.requests[request];
-  core::pool_controller::leg_request leg;
+  core::leg_request leg;
   leg.attempt = states_[request].attempt;
   leg.wanted.handle = request + 1;
   leg.wanted.now = now_;
@@ -492,14 +495,22 @@ void run::bind_held(front& f) {
   }
 }
 
+/// The leg has reached its engine, or never will.
+void run::end_way(std::uint32_t request, std::uint32_t side_index) {
+  auto& s = sides_[side_index];
+  auto& st = states_[request];
+  const auto rank = st.rank[side_index];
+  const auto tokens = std::uint64_t{load_.requests[request].input_tokens};
+  s.undelivered_tokens[rank] -= std::min(s.undelivered_tokens[rank], tokens);
+  s.undelivered[rank] -= std::min(s.undelivered[rank], 1U);
+  st.on_the_way[side_index] = false;
+}
+
 void run::deliver(std::uint32_t request, std::uint32_t side_index) {
   auto& s = sides_[side_index];
   auto& st = states_[request];
   const auto rank = st.rank[side_index];
-  s.undelivered_tokens[rank] -=
-      std::min<std::uint64_t>(s.undelivered_tokens[rank], load_.requests[request].input_tokens);
-  s.undelivered[rank] -= std::min(s.undelivered[rank], 1U);
-  st.on_the_way[side_index] = false;
+  end_way(request, side_index);
   if (!s.alive[rank] || st.epoch[side_index] != s.epochs[rank] || !st.placed[side_index])
     return; // lost with the rank meanwhile
   const auto& asked = load_.requests[request];
@@ -753,11 +764,8 @@ void run::give_up_prefill_leg(front& f, std::uint32_t request) {
   }
   f.pools[1]->end(request + 1, now_);
   ++st.attempt; // what the engine still says of it is not heard
-  if (std::exchange(st.on_the_way[1], false)) {
-    const auto tokens = std::uint64_t{load_.requests[request].input_tokens};
-    s.undelivered_tokens[rank] -= std::min(s.undelivered_tokens[rank], tokens);
-    s.undelivered[rank] -= std::min(s.undelivered[rank], 1U);
-  }
+  if (st.on_the_way[1])
+    end_way(request, 1);
   s.ranks[rank]->abort(now_, rid, s.outputs[rank]);
   take_outputs(1, rank);
   schedule(1, rank);

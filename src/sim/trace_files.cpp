@@ -1,3 +1,4 @@
+#include "core/request.hpp"
 #include "sim/random.hpp"
 #include "sim/trace_fields.hpp"
 #include "sim/workload.hpp"
@@ -6,7 +7,6 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::uintmax_t trace_bytes_max = 1ULL << 30;
 constexpr std::string_view azure_header = "TIMESTAMP,ContextTokens,GeneratedTokens";
-constexpr std::int64_t recorded_priority_max = 8;
 constexpr std::string_view plain_header = "arrival_s,input_tokens,output_tokens";
 constexpr std::size_t hash_ids_max = 65'536;
 
@@ -102,6 +101,27 @@ trace_result<std::uint32_t> read_json_tokens(const trace_place& place, const nlo
   return read_tokens(place, field, found->dump());
 }
 
+/// None where the field is missing.
+trace_result<std::vector<std::uint64_t>> read_blocks(const trace_place& place, const nlohmann::json& line,
+                                                     const char* field) {
+  std::vector<std::uint64_t> result;
+  const auto blocks = line.find(field);
+  if (blocks == line.end()) {
+    return result;
+  }
+  if (!blocks->is_array() || blocks->size() > hash_ids_max) {
+    return place.error(field, blocks->dump(),
+                       "is not an array of at most " + std::to_string(hash_ids_max) + " numbers");
+  }
+  for (const auto& block : *blocks) {
+    if (!block.is_number_unsigned()) {
+      return place.error(field, block.dump(), "is not a whole number from 0");
+    }
+    result.push_back(block.get<std::uint64_t>());
+  }
+  return result;
+}
+
 /// A line of `rankwise record`.
 trace_result<workload_request> read_recorded(const trace_place& place, std::string_view text) {
   const auto line = nlohmann::json::parse(text, nullptr, false);
@@ -126,10 +146,13 @@ trace_result<workload_request> read_recorded(const trace_place& place, std::stri
     request.output_tokens = *tokens;
   }
   if (const auto priority = line.find("priority"); priority != line.end()) {
-    if (!priority->is_number_integer() || std::abs(priority->get<std::int64_t>()) > recorded_priority_max) {
-      return place.error("priority", priority->dump(), "is not a whole number from -8 to 8");
+    const auto value = priority->is_number_integer() ? priority->get<std::int64_t>() : core::priority_max + 1;
+    if (value < core::priority_min || value > core::priority_max) {
+      return place.error("priority", priority->dump(),
+                         "is not a whole number from " + std::to_string(core::priority_min) + " to " +
+                             std::to_string(core::priority_max));
     }
-    request.priority = priority->get<std::int32_t>();
+    request.priority = static_cast<std::int32_t>(value);
   }
   if (const auto within = line.find("first_token_within_s"); within != line.end()) {
     const auto seconds = read_amount(place, "first_token_within_s", within->dump());
@@ -138,18 +161,11 @@ trace_result<workload_request> read_recorded(const trace_place& place, std::stri
     }
     request.deadline_s = *seconds;
   }
-  if (const auto blocks = line.find("blocks"); blocks != line.end()) {
-    if (!blocks->is_array() || blocks->size() > hash_ids_max) {
-      return place.error("blocks", blocks->dump(),
-                         "is not an array of at most " + std::to_string(hash_ids_max) + " numbers");
-    }
-    for (const auto& block : *blocks) {
-      if (!block.is_number_unsigned()) {
-        return place.error("blocks", block.dump(), "is not a whole number from 0");
-      }
-      request.prefix_blocks.push_back(block.get<std::uint64_t>());
-    }
+  auto blocks = read_blocks(place, line, "blocks");
+  if (!blocks) {
+    return tl::unexpected(blocks.error());
   }
+  request.prefix_blocks = std::move(*blocks);
   return request;
 }
 
@@ -187,18 +203,11 @@ trace_result<workload_request> read_mooncake(const trace_place& place, std::stri
     return tl::unexpected(output.error());
   }
   workload_request request{*milliseconds / 1000, *input, *output, {}};
-  if (const auto ids = line.find("hash_ids"); ids != line.end()) {
-    if (!ids->is_array() || ids->size() > hash_ids_max) {
-      return place.error("hash_ids", ids->dump(),
-                         "is not an array of at most " + std::to_string(hash_ids_max) + " numbers");
-    }
-    for (const auto& id : *ids) {
-      if (!id.is_number_unsigned()) {
-        return place.error("hash_ids", id.dump(), "is not a whole number from 0");
-      }
-      request.prefix_blocks.push_back(id.get<std::uint64_t>());
-    }
+  auto blocks = read_blocks(place, line, "hash_ids");
+  if (!blocks) {
+    return tl::unexpected(blocks.error());
   }
+  request.prefix_blocks = std::move(*blocks);
   return request;
 }
 

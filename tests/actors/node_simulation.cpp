@@ -380,7 +380,7 @@ class node_simulation {
     if (options_.record_decisions)
       for (std::uint32_t i = 0; i < c.pools.size(); ++i)
         c.recorders.push_back(
-            decision_writers_.emplace_back(std::make_unique<record::decision_writer>(decisions_, i)).get());
+            {decision_writers_.emplace_back(std::make_unique<record::decision_writer>(decisions_, i)).get()});
     c.on_fatal = [this](const std::string& reason) { log_.violation("the node ended: " + reason); };
     supervisor_ = system_.spawn(supervisor, std::move(c));
     settle();

@@ -49,7 +49,7 @@ class pool {
 
   request_handle place() {
     now_ += std::chrono::microseconds{20};
-    pool_controller::leg_request leg;
+    leg_request leg;
     leg.rid = "chatcmpl-4f1a9c0e-77aa-4c0b-9d53-3f4d8f0a6f2e";
     leg.wanted.handle = ++handle_;
     leg.wanted.now = now_;

@@ -155,12 +155,12 @@ class node::impl {
           config_.decision_log, record::decision_file::limits{record::decision_file::limits{}.queued_bytes_max,
                                                               std::uint64_t{config_.decision_log_mb_max} << 20});
     for (const auto& pool : config_.pools) {
-      core::decision_recorder* log = nullptr;
+      auto& recorders = recorders_.emplace_back();
       if (decisions_)
-        log = &decision_writers_.emplace_back(*decisions_, pool.options.index);
+        recorders.push_back(&decision_writers_.emplace_back(*decisions_, pool.options.index));
       // A pool alone tells both the arrival and the end, whatever its role.
-      stream_recorders_.emplace_back(request_stream_,
-                                     config_.pools.size() == 1 ? core::pool_role::unified : pool.options.role, log);
+      const auto role = config_.pools.size() == 1 ? core::pool_role::unified : pool.options.role;
+      recorders.push_back(&stream_recorders_.emplace_back(request_stream_, role));
     }
 
     io::engine_hub_options hub;
@@ -340,7 +340,7 @@ class node::impl {
                                                        : pools.decode) = pool.options.index;
     }
     c.requests.attempts_max = config_.attempts_max;
-    c.requests.request_time_max = core::duration{static_cast<core::duration::rep>(config_.request_time_max_s * 1e9)};
+    c.requests.request_time_max = core::from_seconds(config_.request_time_max_s);
     c.requests.streams_max = config_.streams_max;
     c.rank_timing = config_.rank_timing;
     c.restarts = config_.restarts;
@@ -348,13 +348,12 @@ class node::impl {
     c.forwarder_restarts.restarts_max = config_.forwarder_restarts_max;
     if (config_.forwarder_restarts_max == 0)
       c.forwarder_restarts.backoff_max = c.forwarder_restarts.backoff_min;
-    c.park_retry = core::duration{static_cast<core::duration::rep>(config_.park_retry_s * 1e9)};
+    c.park_retry = core::from_seconds(config_.park_retry_s);
     c.board = board_;
     c.link = hub_.get();
     c.sink = front_.get();
     c.history = history_.get();
-    for (auto& recorder : stream_recorders_)
-      c.recorders.push_back(&recorder);
+    c.recorders = recorders_;
     c.directory = directory_;
     c.load_forwarding = config_.load_forwarding;
     c.seed = std::random_device{}();
@@ -537,18 +536,10 @@ class node::impl {
       return list ? as_json(requests_json(*list)) : no_answer();
     });
     admin_->get("/v1/loads", [=, this](const http_query&) { return as_json(loads_json(loads(), pool_names())); });
-    admin_->get("/requests/stream", [this](const http_query& q) {
-      std::uint64_t after = 0;
-      try {
-        after = std::stoull(q.get("after", "0"));
-      } catch (const std::exception&) {
-        return http_answer{400, "text/plain", "after: \"" + q.get("after") + "\" is not a number\n"};
-      }
-      return as_json(request_stream_json(request_stream_.take(after, clock_.now())));
-    });
     operator_backend backend{
         {},
         events_,
+        request_stream_,
         [this] { return clock_.now(); },
         config_.drain_s,
         admin_token_,
@@ -608,6 +599,7 @@ class node::impl {
   std::deque<record::decision_writer> decision_writers_; // these two by pool; they are pointed to
   record::request_stream request_stream_;
   std::deque<record::stream_recorder> stream_recorders_;
+  std::vector<core::decision_recorders> recorders_; // by pool
   prometheus::Histogram dispatch_seconds_{prometheus::Histogram::BucketBoundaries{
       1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5, 4e-5, 5e-5,   6e-5, 7e-5, 8e-5, 9e-5, 1e-4, 1.25e-4, 1.5e-4, 2e-4, 2.5e-4,
       3e-4, 4e-4,   5e-4, 6.5e-4, 8e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 7e-3, 1e-2, 3e-2,    0.1,    1}};

@@ -389,7 +389,7 @@ tl::expected<node_config, config_errors> parse(const std::string& text, const st
     r.number("hung_factor", config.rank_timing.hung_factor, 1, 1000);
     auto registration_max_s = core::to_seconds(config.rank_timing.registration_max);
     r.number("registration_max_s", registration_max_s, 0, 604'800);
-    config.rank_timing.registration_max = core::duration{static_cast<core::duration::rep>(registration_max_s * 1e9)};
+    config.rank_timing.registration_max = core::from_seconds(registration_max_s);
     r.texts("allowed_peers", config.allowed_peers);
     r.number("prefill_tokens_per_s_min", config.rank_timing.silence.prefill_tokens_per_s, 1, 1e9);
     r.finish();

@@ -240,16 +240,6 @@ double imbalance(const pool_view& view) {
 
 } // namespace
 
-nlohmann::ordered_json request_stream_json(const record::request_stream::taken& taken) {
-  auto list = nlohmann::ordered_json::array();
-  for (const auto& r : taken.requests)
-    list.push_back(nlohmann::ordered_json(record::request_line(r, core::timestamp{})));
-  return {{"last", taken.last},
-          {"lost", taken.lost},
-          {"head", record::request_file_head(taken.block_tokens)},
-          {"requests", list}};
-}
-
 std::string metrics_text(const metrics_input& in) {
   families f;
   const auto& s = in.snapshot;

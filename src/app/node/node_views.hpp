@@ -5,7 +5,6 @@
 #include "io/front/scheduler_front.hpp"
 #include "io/zmq/engine_hub.hpp"
 #include "messages/introspector.hpp"
-#include "record/request_stream.hpp"
 
 #include <nlohmann/json.hpp>
 #include <prometheus/histogram.h>
@@ -26,9 +25,6 @@ namespace rankwise::app {
 /// The last minutes of each rank, one column per figure: oldest first, null where the rank was not seen.
 [[nodiscard]] nlohmann::ordered_json load_history_json(const std::map<core::rank_id, core::load_history::series>& ranks,
                                                        const std::vector<std::string>& pool_names);
-
-/// "at" of each is seconds by the node's clock: only differences mean something.
-[[nodiscard]] nlohmann::ordered_json request_stream_json(const record::request_stream::taken& taken);
 
 struct metrics_input {
   const node_snapshot& snapshot;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
+#include <tl/expected.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -71,7 +72,7 @@ http_answer command_rank(const operator_backend& backend, const http_query& q, r
       return refused(400, "deadline_s: \"" + text + "\" is not a number of seconds");
     deadline_s = *value;
   }
-  command.deadline = core::duration{static_cast<core::duration::rep>(deadline_s * 1e9)};
+  command.deadline = core::from_seconds(deadline_s);
   const auto name = backend.pools[*pool] + "/" + std::to_string(*number);
   const auto result = backend.command(command);
   if (!result)
@@ -116,10 +117,33 @@ http_answer change_policy(const operator_backend& backend, const http_query& q) 
   return as_json({{"done", true}, {"pools", changed}});
 }
 
-http_answer events(const operator_backend& backend, const http_query& q) {
+/// Of the newest that the asker has seen; 0 when it says none.
+tl::expected<std::uint64_t, http_answer> number_after(const http_query& q) {
   const auto after = parse_number<std::uint64_t>(q.get("after", "0"));
   if (!after)
-    return refused(400, "after: \"" + q.get("after") + "\" is not a number");
+    return tl::unexpected(refused(400, "after: \"" + q.get("after") + "\" is not a number"));
+  return *after;
+}
+
+/// "arrival_s" of each is by the node's clock: only differences mean something.
+http_answer requests_since(const operator_backend& backend, const http_query& q) {
+  const auto after = number_after(q);
+  if (!after)
+    return after.error();
+  const auto taken = backend.requests.take(*after, backend.now());
+  json list = json::array();
+  for (const auto& r : taken.requests)
+    list.push_back(json(record::request_line(r, core::timestamp{})));
+  return as_json({{"last", taken.last},
+                  {"lost", taken.lost},
+                  {"head", json(record::request_file_head(taken.block_tokens))},
+                  {"requests", list}});
+}
+
+http_answer events(const operator_backend& backend, const http_query& q) {
+  const auto after = number_after(q);
+  if (!after)
+    return after.error();
   json list = json::array();
   const auto now = backend.now();
   for (const auto& e : backend.events.since(*after))
@@ -206,6 +230,7 @@ void add_operator_routes(io::admin_server& admin, const operator_backend& backen
              [backend](const http_query& q) { return command_rank(backend, q, rank_wish::remove, "remove"); });
   admin.post("/policy", [backend](const http_query& q) { return change_policy(backend, q); });
   admin.get("/events", [backend](const http_query& q) { return events(backend, q); });
+  admin.get("/requests/stream", [backend](const http_query& q) { return requests_since(backend, q); });
   admin.get("/placements/(.+)", [backend](const http_query& q) { return placements(backend, q); });
 }
 

@@ -5,6 +5,7 @@
 #include "io/http/admin_server.hpp"
 #include "messages/dp_controller.hpp"
 #include "messages/dp_rank.hpp"
+#include "record/request_stream.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -19,6 +20,7 @@ namespace rankwise::app {
 struct operator_backend {
   std::vector<std::string> pools; ///< names by index
   core::event_log& events;
+  record::request_stream& requests;
   std::function<core::timestamp()> now;
   double drain_s = 30; ///< of a drain without a deadline
   /// Bearer token that a peer which is not on loopback must show; empty: no such peer may write.
@@ -35,7 +37,8 @@ struct operator_backend {
 /// May whoever asks change anything? The answer to give when not.
 [[nodiscard]] std::optional<io::http_answer> denied(const std::string& token, const io::http_query& q);
 
-/// POST /ranks/drain, /ranks/undrain, /ranks/remove, /policy; GET /events, /placements/RID. The backend is copied.
+/// POST /ranks/drain, /ranks/undrain, /ranks/remove, /policy; GET /events, /requests/stream, /placements/RID. The
+/// backend is copied.
 void add_operator_routes(io::admin_server& admin, const operator_backend& backend);
 
 } // namespace rankwise::app

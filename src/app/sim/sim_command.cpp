@@ -396,7 +396,7 @@ void write_decisions(const sim_options& o, const std::string& head, const std::v
         text += fmt::format(",{}", q.prefill_rank);
       text += '\n';
     }
-    write_file(file_of(o.decisions, r.policy, runs.size() > 1), text);
+    write_file(path, text);
   }
 }
 

@@ -70,8 +70,8 @@ TEST(request_stream, what_ends_faster_than_it_is_taken_is_counted) {
 
 TEST(request_stream, of_a_pair_the_prefill_pool_tells_the_arrival_and_the_decode_pool_the_end) {
   request_stream stream;
-  stream_recorder prefill{stream, core::pool_role::prefill, nullptr};
-  stream_recorder decode{stream, core::pool_role::decode, nullptr};
+  stream_recorder prefill{stream, core::pool_role::prefill};
+  stream_recorder decode{stream, core::pool_role::decode};
   static_cast<void>(stream.take(0, at(0)));
   const core::placement_decision placed;
   prefill.decided(leg(4, 1), placed);
