@@ -88,7 +88,10 @@ struct step_observation {
   std::uint32_t prefilling_after = 0;  ///< requests on the rank without a first token, now
   std::uint32_t requests_after = 0;    ///< on the rank now
   std::uint64_t kv_tokens = 0;         ///< on the rank, by the ledger
-  std::uint32_t reported_requests = 0; ///< running and waiting there by the newest report, whoever placed them
+  std::uint64_t report_sequence = 0;   ///< of the newest report, in this epoch; 0 = none that is fresh
+  std::uint32_t reported_requests = 0; ///< running and waiting there by that report, whoever placed them
+  std::uint32_t requests_before = 0;   ///< on the rank before this step ended any
+  std::uint64_t prefill_tokens = 0;    ///< of kv_tokens: prompts without a first token
 };
 
 class policy {

@@ -502,13 +502,14 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
   step_observation step;
   step.rank = p.rank.rank;
   step.at = now;
+  step.requests_before = ledger_.of(p.rank.rank, now).requests;
   for (std::size_t i = 0; i < p.first_tokens.size(); ++i) {
     const auto handle = p.first_tokens[i];
     const auto* c = ledger_.find(handle);
     if (c == nullptr)
       continue;
     step.first_tokens += 1;
-    step.prefilled_tokens += c->work_tokens;
+    step.prefilled_tokens += options_.role == pool_role::decode ? 0 : c->work_tokens;
     auto leg = progress_of(handle, *c, now);
     if (i < p.first_cached.size())
       leg.cached_tokens = p.first_cached[i];
@@ -525,10 +526,13 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
   ledger_.set_generated(p.rank.rank, p.epoch, p.generated_tokens);
   const auto after = ledger_.of(p.rank.rank, now);
   step.kv_tokens = after.tokens;
+  step.prefill_tokens = after.prefill_tokens;
   step.prefilling_after = after.prefilling;
   step.requests_after = after.requests;
-  if (const auto& report = ledger_.newest_report(p.rank.rank))
+  if (const auto& report = ledger_.newest_report(p.rank.rank); report && !after.stale) {
+    step.report_sequence = report->sequence;
     step.reported_requests = report->num_running + report->num_waiting;
+  }
   policy_->on_step(step);
   if (p.ended.empty() || p.rank.rank >= ranks_.size() || ranks_[p.rank.rank].announced.epoch != p.epoch ||
       options_.health.ejected_share_max <= 0)

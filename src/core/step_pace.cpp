@@ -79,7 +79,9 @@ void step_pace::learn_prefill(double seconds, double decode_s, double tokens) {
   }
   const double keep = std::exp(-tokens / memory_tokens);
   prefill_tokens_ = keep * prefill_tokens_ + tokens;
-  prefill_s_ = keep * prefill_s_ + std::max(seconds - decode_s, 0.05 * seconds);
+  // Nor may one stall, of the engine or of whoever watches it, decide for hours.
+  const double longest = 3 * tokens * now_.per_prefill_token_s;
+  prefill_s_ = keep * prefill_s_ + std::min(std::max(seconds - decode_s, 0.05 * seconds), longest);
   now_.per_prefill_token_s = prefill_s_ / prefill_tokens_;
 }
 

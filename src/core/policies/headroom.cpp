@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace rankwise::core {
 
@@ -255,6 +256,7 @@ void headroom::on_placed(std::uint16_t rank, const placement_request& request) {
   if (l.prompts.empty()) {
     l.steps_at_head = steps_of(l);
     l.head_since = request.now;
+    l.head_follows = false;
   }
   l.prompts.push_back(std::move(p));
 }
@@ -278,10 +280,11 @@ void headroom::forget_prompt(const leg_progress& leg, bool prefilled) {
     if (prefilled && !l.any_done) {
       l.any_done = true;
       l.done_since = l.head_since;
-      l.done_steps = l.steps - l.steps_at_head + 1;
+      l.done_steps = l.steps - l.steps_at_head + (l.head_follows ? 0 : 1);
     }
     l.steps_at_head = steps_of(l);
     l.head_since = leg.at;
+    l.head_follows = prefilled;
   }
   prompts.erase(found);
 }
@@ -300,24 +303,53 @@ void headroom::on_ended(const leg_progress& leg) {
 void headroom::observe_slowness(lane& l, double ratio) {
   constexpr double weight = 0.1; // of one observation
   constexpr double noise = 1.3;
-  l.observed_slow *= std::pow(std::clamp(ratio, 0.125, 8.0) / l.observed_slow, weight);
-  l.slow = l.observed_slow < noise && l.observed_slow * noise > 1 ? 1 : l.observed_slow;
+  const double factor = std::pow(std::clamp(ratio, 0.125, 8.0) / l.observed_slow, weight);
+  l.observed_slow *= factor;
+  log_slow_sum_ += std::log(factor);
+  slow_observed_ += l.slowness_observed ? 0 : 1;
+  l.slowness_observed = true;
+  // Against the others alone: what all have in common is the pace, or both could drift apart without end, the one up
+  // and the other down.
+  const double relative = l.observed_slow / std::exp(log_slow_sum_ / slow_observed_);
+  l.slow = relative < noise && relative * noise > 1 ? 1 : relative;
 }
 
-/// What the prompts that this step ends took, beside what decoding explains of it.
-void headroom::learn_from_prompt(lane& l, const step_observation& step) {
+/// What the prompts of the step before took, beside what decoding explains of it.
+void headroom::learn_from_prompts(lane& l, const step_observation& step) {
   const double seconds = to_seconds(step.at - l.done_since);
-  const auto tokens = static_cast<double>(step.prefilled_tokens);
+  // Where KV must be handed over, the prompts of one step are told one after the other, as each is there.
+  constexpr double same_step = 0.1; // of the time of the step
+  if (seconds <= same_step * l.done.seconds) {
+    l.done.seconds += seconds;
+    l.done.tokens += static_cast<double>(step.prefilled_tokens);
+    return;
+  }
+  const auto& c = pace_.get();
+  const auto done = std::exchange(
+      l.done, {seconds, c.decode_s(l.decoding_after_step, l.decoded_kv_after_step) * static_cast<double>(l.done_steps),
+               static_cast<double>(step.prefilled_tokens), step.requests_after == step.prefilling_after});
   // Short ones say more about when they were noticed than about their rank.
   constexpr double tokens_min = 512;
-  if (tokens < tokens_min || seconds <= 0)
+  if (done.tokens < tokens_min)
     return;
-  const auto& c = pace_.get();
-  const double decode = c.decode_s(l.requests_after_step, l.kv_after_step) * static_cast<double>(l.done_steps);
-  const double predicted = decode + c.per_prefill_token_s * tokens;
-  if (step.requests_after == step.prefilling_after) // else its decode steps say it better
-    observe_slowness(l, seconds / predicted);
-  pace_.learn_prefill(seconds / l.slow, decode, tokens);
+  if (done.alone) // else its decode steps say it better
+    observe_slowness(l, done.seconds / (done.decode_s + c.per_prefill_token_s * done.tokens));
+  pace_.learn_prefill(done.seconds / l.slow, done.decode_s, done.tokens);
+}
+
+/// A report is late: it may count those of ours that ended since the one before. Only two in a row show others.
+void headroom::look_for_others(lane& l, const step_observation& step) {
+  if (step.report_sequence == 0 || step.report_sequence == l.report_judged)
+    return;
+  const double ours = step.requests_before;
+  const bool seen = foreign(step.reported_requests, std::max(ours, l.requests_at_report)) > 0;
+  if (seen && l.foreign_reported) {
+    shared_at_ = step.at;
+    was_shared_ = true;
+  }
+  l.foreign_reported = seen;
+  l.requests_at_report = ours;
+  l.report_judged = step.report_sequence;
 }
 
 void headroom::on_step(const step_observation& step) {
@@ -332,10 +364,7 @@ void headroom::on_step(const step_observation& step) {
   // What others have on the rank lengthens its steps, as other ranks do in lockstep, and we do not know that well
   // enough to learn from it. Who has placed something on one rank will do so on all, between two reports.
   constexpr double shared_for_s = 60;
-  if (foreign(step.reported_requests, step.requests_after) > 0) {
-    shared_at_ = step.at;
-    was_shared_ = true;
-  }
+  look_for_others(l, step);
   const bool shared = was_shared_ && to_seconds(step.at - shared_at_) < shared_for_s;
   if (options_.headroom_learn && !options_.lockstep && !shared) {
     if (l.stepped && l.decoding_only && step.first_tokens == 0 && gap > 0) {
@@ -344,23 +373,31 @@ void headroom::on_step(const step_observation& step) {
       pace_.learn_decode(gap / l.slow, l.requests_after_step, l.kv_after_step);
     }
     if (l.any_done)
-      learn_from_prompt(l, step);
+      learn_from_prompts(l, step);
   }
-  if (l.stepped && l.requests_after_step > 0) {
+  constexpr double longest_step_s = 60; // longer, and it was no step
+  if (l.stepped && l.decoding_after_step > 0 && gap <= longest_step_s) {
     constexpr double weight = 0.01; // of one observation
     mean_step_s_ += (mean_step_s_ > 0 ? weight : 1) * (gap - mean_step_s_);
   }
   l.any_done = false;
-  l.last_gap_s = gap;
+  l.last_gap_s = l.stepped ? gap : 0;
   l.last_step = step.at;
   l.stepped = true;
   l.decoding_only = step.prefilling_after == 0 && step.requests_after > 0;
   l.kv_after_step = static_cast<double>(step.kv_tokens);
   l.requests_after_step = step.requests_after;
+  l.decoding_after_step = step.requests_after - step.prefilling_after;
+  l.decoded_kv_after_step = static_cast<double>(step.kv_tokens - std::min(step.kv_tokens, step.prefill_tokens));
 }
 
 void headroom::on_rank_opened(std::uint16_t rank) {
-  lanes_[rank] = {};
+  auto& l = lanes_[rank];
+  if (l.slowness_observed) {
+    log_slow_sum_ -= std::log(l.observed_slow);
+    slow_observed_ -= 1;
+  }
+  l = {};
   prefixes_.forget(rank);
 }
 

@@ -47,24 +47,40 @@ class headroom final : public policy {
     double cached;                     // tokens that the rank was likely to have
     std::vector<std::uint64_t> blocks; // it has them from the first token on
   };
+  /// Prompts that one step ended; their outputs may come in several messages.
+  struct prompts_done {
+    double seconds = 0;
+    double decode_s = 0; // of these, by the streams that were there
+    double tokens = 0;
+    bool alone = false; // no stream decodes on the rank after them
+  };
   struct lane {
     std::deque<pending_prompt> prompts; // placed and without a first token, in order
     std::uint64_t steps_at_head = 0;    // of the rank (in lockstep, of the pool) when the first of them began
     std::uint64_t steps = 0;
-    timestamp head_since{}; // when the first of them began
-    timestamp done_since{}; // of those that this step ends
+    timestamp head_since{};    // when the first of them began
+    bool head_follows = false; // it began with the end of the one before, not with a step of its own
+    timestamp done_since{};    // of those that this step ends
     std::uint64_t done_steps = 0;
     bool any_done = false;
+    prompts_done done;
     timestamp last_step{};
     bool stepped = false;       // last_step is one
     bool decoding_only = false; // what was left after it to do was decoding
     double kv_after_step = 0;
     double requests_after_step = 0;
+    double decoding_after_step = 0; // of these, those whose prompt was computed
+    double decoded_kv_after_step = 0;
+    std::uint64_t report_judged = 0; // sequence of the last
+    double requests_at_report = 0;   // ours
+    bool foreign_reported = false;   // by it
     double last_gap_s = 0;
-    double observed_slow = 1;
-    double slow = 1; // as used: 1 while what was observed is within the noise
+    double observed_slow = 1; // against the pace that is learned from all
+    bool slowness_observed = false;
+    double slow = 1; // against the other ranks; 1 while what was observed is within the noise
   };
-  static void observe_slowness(lane& l, double ratio);
+  void observe_slowness(lane& l, double ratio);
+  void look_for_others(lane& l, const step_observation& step);
   /// What all ranks have in common in one decision.
   struct pool_figures {
     double decoding = 0;         // streams
@@ -96,7 +112,7 @@ class headroom final : public policy {
   [[nodiscard]] double cached_on(const placement_request& request, std::uint16_t rank,
                                  std::span<const prefix_map::match> matches) const;
   void forget_prompt(const leg_progress& leg, bool prefilled);
-  void learn_from_prompt(lane& l, const step_observation& step);
+  void learn_from_prompts(lane& l, const step_observation& step);
 
   policy_options options_;
   step_pace pace_;
@@ -108,6 +124,8 @@ class headroom final : public policy {
   by_rank<lane> lanes_;
   std::vector<double> scores_;
   mutable std::vector<std::uint16_t> preferred_;
+  double log_slow_sum_ = 0;      // of the ranks whose slowness was observed
+  double slow_observed_ = 0;     // these ranks
   double mean_prompt_ = 1024;    // tokens, of lately
   double mean_step_s_ = 0;       // between outputs of a rank with streams, of lately; 0 = none was seen
   pool_figures pool_;            // of the last decision, for whoever asks why

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <random>
 
 /// The default policy's parts; what it decides for single ranks is in policies_test.cpp.
@@ -290,6 +291,118 @@ TEST(headroom_slowness, noise_of_a_fifth_is_not_slowness) {
       p.on_step({rank, now[rank], 0, 0, 0, 20, 40'000});
       ASSERT_EQ(p.slow_factor(rank), 1);
     }
+}
+
+/// A rank of 20 streams whose steps take a half longer than the prior says; each output carries a report.
+class watched_rank {
+ public:
+  void step(std::uint32_t before, std::uint32_t after, std::uint32_t reported, double seconds = 0) {
+    const step_pace::coefficients truth;
+    now_ += from_seconds(seconds > 0 ? seconds : 1.5 * truth.decode_s(after, 2000.0 * after));
+    step_observation s;
+    s.at = now_;
+    s.requests_before = before;
+    s.requests_after = after;
+    s.kv_tokens = 2000U * after;
+    s.report_sequence = ++sequence_;
+    s.reported_requests = reported;
+    policy_.on_step(s);
+  }
+  /// By how much 50 steps that take three times as long as before change what is expected of one.
+  double learned() {
+    const auto seen = [&] { return policy_.pace().decode_s(20, 40'000) * policy_.slow_factor(0); };
+    const double before = seen();
+    for (int i = 0; i < 50; ++i)
+      step(20, 20, 20, 4.5 * step_pace::coefficients{}.decode_s(20, 40'000));
+    return seen() / before;
+  }
+  double waits_for_step() {
+    return policy_.waiting_order(prompt(1000))->to_end_s - policy_.waiting_order(prompt(1000))->work_s;
+  }
+
+ private:
+  headroom policy_{policy_options{}};
+  timestamp now_ = at(0);
+  std::uint64_t sequence_ = 0;
+};
+
+TEST(headroom_learning, stops_while_two_reports_in_a_row_count_requests_of_others) {
+  watched_rank rank;
+  rank.step(20, 20, 40);
+  rank.step(20, 20, 40);
+  EXPECT_EQ(rank.learned(), 1);
+  watched_rank alone;
+  EXPECT_GT(alone.learned(), 2);
+}
+
+TEST(headroom_learning, goes_on_when_a_report_still_counts_what_just_ended) {
+  watched_rank rank;
+  rank.step(40, 40, 40);
+  rank.step(40, 20, 40); // twenty end with this output
+  rank.step(20, 20, 40); // sampled before they did
+  rank.step(20, 20, 20);
+  rank.step(20, 20, 40); // a single one proves nothing
+  EXPECT_GT(rank.learned(), 2);
+}
+
+TEST(headroom_learning, an_hour_without_outputs_is_no_step) {
+  watched_rank rank;
+  for (int i = 0; i < 10; ++i)
+    rank.step(20, 20, 20);
+  const double before = rank.waits_for_step();
+  rank.step(20, 20, 20, 3600);
+  EXPECT_NEAR(rank.waits_for_step() / before, 1, 0.01);
+}
+
+/// Ranks that prefill and hand over, each step three prompts, told one after the other; two more wait.
+void prefill_steps(headroom& p, const step_pace::coefficients& truth, int steps) {
+  constexpr std::uint64_t tokens = 2000;
+  constexpr std::uint16_t ranks = 4;
+  std::vector<timestamp> now(ranks, at(0));
+  request_handle handle = 0;
+  std::vector<std::deque<placement_request>> placed(ranks);
+  for (int i = 0; i < steps; ++i)
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      while (placed[rank].size() < 5) {
+        auto r = prompt(tokens, ++handle);
+        r.now = now[rank];
+        p.on_placed(rank, r);
+        placed[rank].push_back(r);
+      }
+      now[rank] += from_seconds(truth.base_s + 3 * tokens * truth.per_prefill_token_s);
+      for (std::uint32_t told = 0; told < 3; ++told) {
+        now[rank] += std::chrono::microseconds{200};
+        leg_progress l;
+        l.rank = rank;
+        l.handle = placed[rank].front().handle;
+        l.prompt_tokens = tokens;
+        l.prefilled = false;
+        l.of_prefill_rank = true;
+        l.at = now[rank];
+        placed[rank].pop_front();
+        p.on_ended(l);
+        step_observation s;
+        s.rank = rank;
+        s.at = now[rank];
+        s.first_tokens = 1;
+        s.prefilled_tokens = tokens;
+        s.prefilling_after = s.requests_after = 4 - told;
+        s.kv_tokens = s.prefill_tokens = tokens * s.requests_after;
+        p.on_step(s);
+      }
+    }
+}
+
+TEST(headroom_learning, prompts_of_one_step_that_are_told_apart_are_one_observation) {
+  for (const double factor : {0.3, 1.0, 3.0}) {
+    step_pace::coefficients truth;
+    truth.per_prefill_token_s *= factor;
+    headroom p{policy_options{}};
+    prefill_steps(p, truth, 500);
+    EXPECT_NEAR(p.pace().per_prefill_token_s / truth.per_prefill_token_s, 1, 0.1) << factor;
+    for (std::uint16_t rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(p.slow_factor(rank), 1) << "all alike, whatever was expected";
+  }
 }
 
 // -- generated states

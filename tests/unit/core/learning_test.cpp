@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <random>
 
@@ -234,6 +235,20 @@ TEST(step_pace, the_prior_of_the_prefill_speed_outweighs_a_single_prompt) {
   pace.learn_prefill(1000 * before * 3, 0, 1000);
   EXPECT_LT(pace.get().per_prefill_token_s, 1.1 * before);
   EXPECT_GT(pace.get().per_prefill_token_s, before);
+}
+
+TEST(step_pace, a_stall_of_minutes_does_not_decide_what_prompts_take) {
+  step_pace pace;
+  for (int i = 0; i < 500; ++i)
+    pace.learn_prefill(4000 * planted.per_prefill_token_s, 0, 4000);
+  const double before = pace.get().per_prefill_token_s;
+  for (const double stall : {600.0, 1e300, std::numeric_limits<double>::infinity()})
+    pace.learn_prefill(stall, 0, 4000);
+  EXPECT_LT(pace.get().per_prefill_token_s, 1.05 * before);
+  for (int i = 0; i < 2000; ++i)
+    pace.learn_prefill(10 * 4000 * planted.per_prefill_token_s, 0, 4000);
+  EXPECT_NEAR(pace.get().per_prefill_token_s, 10 * planted.per_prefill_token_s, planted.per_prefill_token_s)
+      << "what goes on is no stall";
 }
 
 // -- output lengths
