@@ -77,7 +77,11 @@ void place_or_wait(self_ptr self, core::place_order& order) {
   const bool alone = st.waiting->size() == 0 && st.pool->has_room(order);
   if (alone && place(self, order, may_wait_for_rank(self, order)))
     return;
-  if (!st.waiting->enter(order, now, st.pool->waiting_order(order, now), st.pool->ranks_up()))
+  const auto key = st.pool->waiting_order(order, now);
+  if (!st.pool->has_room(order))
+    if (auto lower = st.waiting->make_room_for(key.priority))
+      place(self, *lower, false); // or refuse it
+  if (!st.waiting->enter(order, now, key, st.pool->ranks_up()))
     place(self, order, false);
 }
 

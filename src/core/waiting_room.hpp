@@ -78,6 +78,15 @@ class waiting_room {
       c.by_start.emplace(std::pair{*by.latest_start, number}, entry);
     return true;
   }
+  /// When it is full, takes out the last of the lowest class that waits, if that is below `priority`.
+  [[nodiscard]] std::optional<place_order> make_room_for(std::int32_t priority) {
+    if (orders_.empty() || orders_.size() < orders_max_ || std::prev(classes_.end())->first >= priority)
+      return std::nullopt;
+    const auto entry = std::prev(std::prev(classes_.end())->second.by_work.end())->second;
+    auto order = std::move(entry->order);
+    erase(entry, order.handle);
+    return order;
+  }
   /// The one whose turn it is; nullptr: nobody waits. Valid until the next call.
   [[nodiscard]] place_order* next(timestamp now = {}) {
     const auto entry = turn(now);

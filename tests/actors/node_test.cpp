@@ -336,6 +336,24 @@ TEST_F(node, of_those_who_wait_for_room_the_higher_class_goes_first) {
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
+TEST_F(node, where_all_places_to_wait_are_taken_a_higher_class_takes_that_of_a_lower_one) {
+  core::pool_options pool_options;
+  pool_options.requests_in_flight_max = 1;
+  pool_options.waiting_requests_max = 2;
+  start(1, pool_options);
+  submit(1, "runs");
+  submit(2, "low", {}, -1);
+  submit(3, "lower", {}, -2);
+  submit(4, "high", {}, 2);
+  ASSERT_EQ(sink.outcomes[3].size(), 1u);
+  EXPECT_EQ(sink.outcomes[3][0].reason, core::failure::requests_in_flight_max);
+  submit(5, "lower too", {}, -2);
+  EXPECT_EQ(sink.outcomes[5].size(), 1u) << "nobody lower waits";
+  for (const char* ends : {"runs", "high", "low"})
+    output(only_add(ends), {1}, core::finish_reason::stop);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
 TEST_F(node, a_request_waits_for_room_no_longer_than_the_pool_allows) {
   core::pool_options pool_options;
   pool_options.requests_in_flight_max = 1;

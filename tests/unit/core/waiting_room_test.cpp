@@ -144,6 +144,27 @@ TEST(waiting_room_with_classes, a_higher_class_goes_first_and_work_orders_within
   EXPECT_THAT(drain(room, at(1)), ElementsAre(3, 2, 1, 4));
 }
 
+TEST(waiting_room_with_classes, in_a_full_room_the_last_of_the_lowest_class_makes_room_for_a_higher_one_only) {
+  waiting_room room{4, seconds{10}};
+  const auto comes = [&](request_handle handle, std::int32_t priority, double work) {
+    auto o = order(handle);
+    return room.enter(o, at(0), {work, priority, {}, {}});
+  };
+  EXPECT_TRUE(comes(1, 0, 1) && comes(2, -1, 3) && comes(3, -1, 1));
+  EXPECT_FALSE(room.make_room_for(8)) << "there is room";
+  EXPECT_TRUE(comes(4, -1, 2));
+  EXPECT_FALSE(room.make_room_for(-1)) << "its own class";
+  EXPECT_FALSE(room.make_room_for(-8));
+  const auto out = room.make_room_for(0);
+  ASSERT_TRUE(out);
+  EXPECT_EQ(out->handle, 2U) << "the one that was to go last";
+  EXPECT_TRUE(comes(5, 0, 0.5));
+  EXPECT_THAT(drain(room, at(1)), ElementsAre(5, 1, 3, 4));
+  EXPECT_FALSE(room.make_room_for(1)) << "nobody waits";
+  waiting_room none{0, seconds{10}};
+  EXPECT_FALSE(none.make_room_for(1));
+}
+
 TEST(waiting_room_with_classes, a_deadline_that_is_near_and_can_be_kept_goes_first_in_its_class_only) {
   waiting_order_options o;
   o.patience = seconds{9};
