@@ -123,8 +123,10 @@ void carry_out(self_ptr self, pool_orders& orders) {
     st.pool->release(handle, now);
   std::map<std::uint16_t, abort_order> aborts; // by rank
   for (const auto& end : orders.ends) {
-    if (st.waiting->leave(end.handle))
+    if (st.waiting->leave(end.handle)) {
+      st.pool->left_waiting(end.handle, now);
       continue;
+    }
     st.pool->end(end.handle, now);
     const auto found = st.legs.find(end.handle);
     if (found == st.legs.end())
@@ -433,7 +435,8 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
           settle(self);
         }
         s.manager = caf::actor_cast<request_manager_actor>(m.handle);
-        s.waiting->clear();
+        for (const auto handle : s.waiting->clear())
+          s.pool->left_waiting(handle, self->clock().now());
         s.aborts_unsaid_until = 0; // its predecessor's numbers
         // Whatever its predecessor had placed belongs to nobody now: end it, on the engines too.
         pool_orders orders;

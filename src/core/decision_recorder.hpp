@@ -34,6 +34,7 @@ struct leg_request {
   std::uint32_t sample = 0;
   std::optional<std::int32_t> data_parallel_rank;
   placement_request wanted; ///< handle and now too
+  timestamp received_at{};  ///< when its front took it; the origin = not known
 };
 
 /// Is told everything that a pool_controller is told and that its decisions can depend on, in that order, and each
@@ -55,6 +56,8 @@ class decision_recorder {
   virtual void policy_set(std::string_view /*name*/, timestamp) noexcept {}
   /// It begins to wait for a rank or for room; no decision depends on it.
   virtual void waits(const leg_request&) noexcept {}
+  /// It waits no more and wants no rank; no decision depends on it either.
+  virtual void left(request_handle, timestamp) noexcept {}
   virtual void decided(const leg_request&, const placement_decision&) noexcept {}
 };
 

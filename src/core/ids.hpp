@@ -10,6 +10,7 @@ namespace rankwise::core {
 
 /// What the ranks of a pool do. `unified` ranks prefill and decode.
 enum class pool_role : std::uint8_t { unified = 0, prefill = 1, decode = 2 };
+inline constexpr std::uint8_t pool_role_count = 3;
 
 [[nodiscard]] constexpr std::string_view to_string(pool_role role) noexcept {
   switch (role) {

@@ -253,6 +253,7 @@ leg_request pool_controller::leg_of(const place_order& order, timestamp now, boo
   leg.wanted.priority = request.priority;
   leg.wanted.deadline = request.deadline;
   leg.wanted.first_token_by = request.first_token_by;
+  leg.received_at = request.received_at;
   if (request.bootstrap)
     leg.wanted.bootstrap_room = request.bootstrap->room;
   if (options_.role != pool_role::decode && options_.prefix_block_tokens > 0 && policy_->uses_blocks()) {
@@ -282,6 +283,10 @@ waiting_key pool_controller::waiting_order(const place_order& order, timestamp n
   const auto leg = leg_of(order, now, true);
   tell([&](auto& recorder) { recorder.waits(leg); });
   return waiting_order(leg.wanted);
+}
+
+void pool_controller::left_waiting(request_handle handle, timestamp now) const {
+  tell([&](auto& recorder) { recorder.left(handle, now); });
 }
 
 waiting_key pool_controller::waiting_order(placement_request request) const {

@@ -109,6 +109,8 @@ class pool_controller {
                                                                               bool may_wait);
   /// Of an order that is to wait.
   [[nodiscard]] waiting_key waiting_order(const place_order& order, timestamp now);
+  /// Such an order was taken back.
+  void left_waiting(request_handle handle, timestamp now) const;
 
   /// The same for whoever has no request at hand. `wait_for_rank`: nothing was charged; ask again when something
   /// changed. Only when `wanted.may_wait`.

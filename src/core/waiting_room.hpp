@@ -116,11 +116,17 @@ class waiting_room {
     }
     return result;
   }
-  void clear() {
+  /// All leave; whose they are, in order of arrival.
+  std::vector<request_handle> clear() {
+    std::vector<request_handle> result;
+    result.reserve(orders_.size());
+    for (const auto& w : orders_)
+      result.push_back(w.order.handle);
     orders_.clear();
     by_handle_.clear();
     by_due_.clear();
     classes_.clear();
+    return result;
   }
   [[nodiscard]] std::size_t size() const noexcept { return orders_.size(); }
 

@@ -1,6 +1,7 @@
 #include "record/decision_log.hpp"
 
 #include "core/pool_controller.hpp"
+#include "record/json_fields.hpp"
 
 #include <exception>
 #include <string_view>
@@ -33,12 +34,13 @@ struct to_fields {
 };
 struct from_fields {
   const json& j;
-  void operator()(const char* name, core::duration& d) const {
-    d = core::duration{j.at(name).get<core::duration::rep>()};
-  }
+  void operator()(const char* name, core::duration& d) const { d = core::duration{number<std::int64_t>(j, name)}; }
   template <class T>
   void operator()(const char* name, T& value) const {
-    j.at(name).get_to(value);
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      value = number<T>(j, name);
+    else
+      j.at(name).get_to(value);
   }
 };
 
@@ -59,10 +61,17 @@ void tuning_fields(F f, Options& t) {
   f("headroom_credit_chunks", t.headroom_credit_chunks);
 }
 
-#if defined(__x86_64__) && defined(__GLIBCXX__)
-static_assert(sizeof(core::policy_options) == 80 && sizeof(core::pool_options) == 360,
-              "a field was added: it belongs into the lists above and below, or decisions cannot be made again");
-#endif
+/// Does not compile when a field was added: it belongs into the lists above and below, or decisions cannot be made
+/// again; unless none depends on it, as on those of the waiting room and the bootstrap address.
+[[maybe_unused]] void every_field_was_thought_of(const core::pool_options& options) {
+  [[maybe_unused]] const auto& [name, index, role, ranks_max, ranks_awaited, requests_max, tokens_max, waiting_max,
+                                waiting_time, waiting_order, block_tokens, pin, policy, tuning, ledger, health,
+                                slow_start, host, port] = options;
+  [[maybe_unused]] const auto& [seed, ranks_enough, prefix_blocks, lockstep, damage, decode, work, output, progress,
+                                learn, prefix, late, credit] = tuning;
+  [[maybe_unused]] const auto& [report_lag, report_stale_after] = ledger;
+  [[maybe_unused]] const auto& [ejected_share, errors_min, memory, ejection_min, ejection_max] = health;
+}
 
 template <class F, class Options>
 void pool_fields(F f, Options& o) {
@@ -112,7 +121,7 @@ json to_json(const core::pool_options& options) {
 core::pool_options pool_options_of(const json& j) {
   core::pool_options options;
   pool_fields(from_fields{j}, options);
-  options.role = static_cast<core::pool_role>(j.at("role").get<std::uint8_t>());
+  options.role = static_cast<core::pool_role>(number<std::uint8_t>(j, "role", core::pool_role_count - 1));
   tuning_fields(from_fields{j.at("tuning")}, options.tuning);
   return options;
 }
@@ -124,7 +133,7 @@ void decision_writer::line(const char* kind, F&& fill) noexcept {
     fill(j);
     sink_.write(j.dump(-1, ' ', false, json::error_handler_t::replace));
   } catch (const std::exception&) {
-    sink_.write(R"({"is":"lost","lines":1})"); // out of memory: what follows cannot be replayed
+    sink_.lose();
   }
 }
 

@@ -19,6 +19,8 @@ class line_sink {
   virtual ~line_sink() = default;
   /// Without its end of line.
   virtual void write(std::string&& line) noexcept = 0;
+  /// There was no memory for a line; what follows cannot be replayed.
+  virtual void lose() noexcept = 0;
 };
 
 /// Writes what one controller is told and decides. Lines of several may mix in one sink: each names its controller.

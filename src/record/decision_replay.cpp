@@ -2,6 +2,7 @@
 
 #include "core/pool_controller.hpp"
 #include "record/decision_log.hpp"
+#include "record/json_fields.hpp"
 
 #include <fmt/format.h>
 
@@ -16,19 +17,19 @@ namespace {
 using nlohmann::json;
 
 core::timestamp time_of(const json& j, const char* field = "t") {
-  return core::timestamp{core::duration{j.at(field).get<core::duration::rep>()}};
+  return core::timestamp{core::duration{number<core::duration::rep>(j, field)}};
 }
 
 template <class E>
 E enum_of(const json& j, const char* field, std::uint8_t count) {
-  const auto value = j.at(field).get<unsigned>();
-  if (value >= count)
-    throw std::runtime_error(fmt::format("{}: {} is not below {}", field, value, count));
-  return static_cast<E>(value);
+  return static_cast<E>(number<std::uint8_t>(j, field, static_cast<std::uint8_t>(count - 1)));
 }
 
+/// Of a leg that is restored; longer ones are no requests.
+constexpr std::uint32_t prompt_tokens_max = 1U << 26;
+
 core::rank_id rank_of(const json& j) {
-  return {j.at("pool").get<std::uint16_t>(), j.at("rank").get<std::uint16_t>()};
+  return {number<std::uint16_t>(j, "pool"), number<std::uint16_t>(j, "rank")};
 }
 
 std::string described(const core::placement_decision& d) {
@@ -49,10 +50,10 @@ core::placement_decision decision_of(const json& j) {
     d.what = core::placement_decision::kind::waits;
   } else if (j.contains("refused")) {
     d.what = core::placement_decision::kind::refused;
-    d.reason = static_cast<core::failure>(j["refused"].get<std::uint8_t>());
+    d.reason = enum_of<core::failure>(j, "refused", core::failure_count);
   } else {
-    d.rank = j.at("to").get<std::uint16_t>();
-    d.epoch = j.at("epoch").get<core::rank_epoch>();
+    d.rank = number<std::uint16_t>(j, "to");
+    d.epoch = number<core::rank_epoch>(j, "epoch");
     if (j.contains("score"))
       d.score = j["score"].get<double>();
   }
@@ -67,64 +68,92 @@ class last_decision final : public core::decision_recorder {
   void decided(const core::leg_request&, const core::placement_decision& d) noexcept override { value = d; }
 };
 
+/// Line by line, with a bound for each.
+class line_reader {
+ public:
+  explicit line_reader(std::istream& in) : in_(in) {}
+
+  /// False: there is none.
+  bool next() {
+    text_.clear();
+    do {
+      in_.clear(in_.rdstate() & ~std::ios::failbit);
+      in_.getline(piece_.data(), static_cast<std::streamsize>(piece_.size()));
+      text_.append(piece_.data());
+    } while (in_.fail() && !in_.eof() && !in_.bad() && !too_long());
+    return !text_.empty() || in_.good();
+  }
+  [[nodiscard]] const std::string& text() const noexcept { return text_; }
+  [[nodiscard]] bool too_long() const noexcept { return text_.size() > decision_line_bytes_max; }
+  [[nodiscard]] bool cut() const noexcept { return in_.eof(); }
+
+ private:
+  std::istream& in_;
+  std::vector<char> piece_ = std::vector<char>(65'536);
+  std::string text_;
+};
+
 class replayer {
  public:
   replay_verdict verdict;
 
-  /// False: nothing after this line is to be compared.
+  /// False: a decision differs.
   bool take(const json& j) {
     const auto is = j.at("is").get<std::string>();
     if (is == "lost") {
-      verdict.incomplete = fmt::format("line {}: {} lines were lost: {}", verdict.lines,
-                                       j.at("lines").get<std::uint64_t>(), j.value("why", "out of memory"));
-      return false;
-    }
-    const auto number = j.at("c").get<std::uint32_t>();
-    if (is == "opened") {
-      open(number, j);
+      lost(fmt::format("{} lines were lost: {}", number<std::uint64_t>(j, "lines"), j.at("why").get<std::string>()));
       return true;
     }
-    const auto found = controllers_.find(number);
-    if (found == controllers_.end())
-      throw std::runtime_error(fmt::format("c: controller {} was not opened before", number));
+    const auto who = number<std::uint32_t>(j, "c");
+    if (is == "opened") {
+      open(who, j);
+      return true;
+    }
+    const auto found = controllers_.find(who);
+    if (found == controllers_.end()) {
+      if (!verdict.incomplete)
+        throw std::runtime_error(fmt::format("c: controller {} was not opened before", who));
+      ++verdict.lines_skipped;
+      return true;
+    }
     auto& pool = *found->second.pool;
     if (is == "decided")
-      return decide(found->second, number, j);
+      return decide(found->second, who, j);
     if (is == "up") {
       core::rank_announcement up;
       up.rank = rank_of(j);
-      up.epoch = j.at("epoch").get<core::rank_epoch>();
-      up.kv_capacity = j.at("kv").get<std::uint64_t>();
-      up.max_running = j.at("running").get<std::uint32_t>();
-      up.chunk_tokens = j.at("chunk").get<std::uint64_t>();
-      up.data_parallel_size = j.at("size").get<std::uint32_t>();
+      up.epoch = number<core::rank_epoch>(j, "epoch");
+      up.kv_capacity = number<std::uint64_t>(j, "kv");
+      up.max_running = number<std::uint32_t>(j, "running");
+      up.chunk_tokens = number<std::uint64_t>(j, "chunk");
+      up.data_parallel_size = number<std::uint32_t>(j, "size");
       up.renewed = j.at("renewed").get<bool>();
       up.state = enum_of<core::rank_state>(j, "state", core::rank_state_count);
       pool.rank_up(up, time_of(j));
     } else if (is == "paused") {
-      pool.rank_paused(rank_of(j), j.at("epoch").get<core::rank_epoch>(),
+      pool.rank_paused(rank_of(j), number<core::rank_epoch>(j, "epoch"),
                        enum_of<core::rank_state>(j, "state", core::rank_state_count));
     } else if (is == "down") {
-      pool.rank_down(rank_of(j), j.at("epoch").get<core::rank_epoch>(),
+      pool.rank_down(rank_of(j), number<core::rank_epoch>(j, "epoch"),
                      enum_of<core::rank_state>(j, "state", core::rank_state_count));
     } else if (is == "progress") {
       progress(pool, j);
     } else if (is == "tick") {
       static_cast<void>(pool.ejections_over(time_of(j)));
     } else if (is == "released") {
-      pool.release(j.at("handle").get<core::request_handle>(), time_of(j));
+      pool.release(number<core::request_handle>(j, "handle"), time_of(j));
     } else if (is == "ended") {
-      pool.end(j.at("handle").get<core::request_handle>(), time_of(j), j.at("generated").get<std::uint32_t>());
+      pool.end(number<core::request_handle>(j, "handle"), time_of(j), number<std::uint32_t>(j, "generated"));
     } else if (is == "report") {
       core::load_report r;
       r.rank = rank_of(j);
-      r.epoch = j.at("epoch").get<core::rank_epoch>();
-      r.sequence = j.at("sequence").get<std::uint64_t>();
+      r.epoch = number<core::rank_epoch>(j, "epoch");
+      r.sequence = number<std::uint64_t>(j, "sequence");
       r.received_at = time_of(j);
-      r.num_running = j.at("running").get<std::uint32_t>();
-      r.num_waiting = j.at("waiting").get<std::uint32_t>();
-      r.kv_used_tokens = j.at("kv_used").get<std::uint64_t>();
-      r.kv_total_tokens = j.at("kv_total").get<std::uint64_t>();
+      r.num_running = number<std::uint32_t>(j, "running");
+      r.num_waiting = number<std::uint32_t>(j, "waiting");
+      r.kv_used_tokens = number<std::uint64_t>(j, "kv_used");
+      r.kv_total_tokens = number<std::uint64_t>(j, "kv_total");
       pool.report(r);
     } else if (is == "restored") {
       restore(pool, j);
@@ -138,6 +167,13 @@ class replayer {
     return true;
   }
 
+  /// Of none of the controllers all is known any more, until it is opened anew.
+  void lost(const std::string& what) {
+    if (!verdict.incomplete)
+      verdict.incomplete = fmt::format("line {}: {}", verdict.lines, what);
+    controllers_.clear();
+  }
+
  private:
   struct controller {
     std::unique_ptr<last_decision> last;
@@ -147,8 +183,8 @@ class replayer {
     core::request_handle blocks_of = 0;
   };
 
-  void open(std::uint32_t number, const json& j) {
-    const auto version = j.at("version").get<int>();
+  void open(std::uint32_t who, const json& j) {
+    const auto version = number<std::int32_t>(j, "version");
     if (version != decision_log_version)
       throw std::runtime_error(
           fmt::format("version: {} is not {}, the one that is read here", version, decision_log_version));
@@ -157,14 +193,14 @@ class replayer {
     c.last = std::make_unique<last_decision>();
     c.policy = options.policy;
     c.pool = std::make_unique<core::pool_controller>(options, nullptr, core::decision_recorders{c.last.get()});
-    controllers_[number] = std::move(c);
+    controllers_[who] = std::move(c);
   }
 
   static void progress(core::pool_controller& pool, const json& j) {
     core::batch_progress p;
     p.rank = rank_of(j);
-    p.epoch = j.at("epoch").get<core::rank_epoch>();
-    p.generated_tokens = j.at("generated").get<std::uint64_t>();
+    p.epoch = number<core::rank_epoch>(j, "epoch");
+    p.generated_tokens = number<std::uint64_t>(j, "generated");
     if (j.contains("first")) {
       j["first"].get_to(p.first_tokens);
       j.at("cached").get_to(p.first_cached);
@@ -181,40 +217,41 @@ class replayer {
     std::vector<core::leg_record> legs;
     for (const auto& l : j.at("legs")) {
       core::leg_record leg;
-      leg.handle = l.at("handle").get<core::request_handle>();
-      leg.attempt = l.at("attempt").get<std::uint32_t>();
+      leg.handle = number<core::request_handle>(l, "handle");
+      leg.attempt = number<std::uint32_t>(l, "attempt");
       leg.rank = rank_of(l);
-      leg.epoch = l.at("epoch").get<core::rank_epoch>();
+      leg.epoch = number<core::rank_epoch>(l, "epoch");
       leg.prefilled = l.at("prefilled").get<bool>();
       leg.released = l.at("released").get<bool>();
       auto request = std::make_shared<core::generate_request>();
-      request->input_ids.resize(l.at("prompt").get<std::uint32_t>());
-      request->sampling.max_new_tokens = l.at("most").get<std::int32_t>();
+      request->input_ids.resize(number<std::uint32_t>(l, "prompt", prompt_tokens_max));
+      request->sampling.max_new_tokens = number<std::int32_t>(l, "most");
       leg.request = std::move(request);
       legs.push_back(std::move(leg));
     }
     static_cast<void>(pool.restore(legs, time_of(j)));
   }
 
-  bool decide(controller& c, std::uint32_t number, const json& j) {
+  bool decide(controller& c, std::uint32_t who, const json& j) {
     core::leg_request leg;
     auto& w = leg.wanted;
-    w.handle = j.at("handle").get<core::request_handle>();
+    w.handle = number<core::request_handle>(j, "handle");
     w.now = time_of(j);
-    leg.attempt = j.at("attempt").get<std::uint32_t>();
-    w.prompt_tokens = j.at("prompt").get<std::uint64_t>();
-    w.max_new_tokens = j.at("most").get<std::uint64_t>();
+    leg.attempt = number<std::uint32_t>(j, "attempt");
+    w.prompt_tokens = number<std::uint64_t>(j, "prompt");
+    w.max_new_tokens = number<std::uint64_t>(j, "most");
     if (j.contains("pin"))
-      leg.data_parallel_rank = j["pin"].get<std::int32_t>();
+      leg.data_parallel_rank = number<std::int32_t>(j, "pin");
     if (j.contains("room"))
-      w.bootstrap_room = j["room"].get<std::int64_t>();
-    w.priority = j.value("priority", 0);
+      w.bootstrap_room = number<std::int64_t>(j, "room");
+    if (j.contains("priority"))
+      w.priority = number<std::int32_t>(j, "priority");
     if (j.contains("deadline"))
       w.deadline = time_of(j, "deadline");
     if (j.contains("first_by"))
       w.first_token_by = time_of(j, "first_by");
     w.may_wait = j.value("may_wait", false);
-    w.block_tokens = j.at("block_tokens").get<std::uint32_t>();
+    w.block_tokens = number<std::uint32_t>(j, "block_tokens");
     if (const auto blocks = j.find("blocks"); blocks != j.end()) {
       if (blocks->is_string()) {
         if (c.blocks_of != w.handle)
@@ -233,7 +270,7 @@ class replayer {
       return true;
     }
     verdict.difference = {
-        verdict.lines,           number, w.handle, core::to_seconds(w.now.time_since_epoch()), described(recorded),
+        verdict.lines,           who, w.handle, core::to_seconds(w.now.time_since_epoch()), described(recorded),
         described(c.last->value)};
     return false;
   }
@@ -245,20 +282,18 @@ class replayer {
 
 tl::expected<replay_verdict, std::string> replay_decisions(std::istream& log) {
   replayer r;
-  std::string line;
-  while (std::getline(log, line)) {
+  for (line_reader lines{log}; lines.next();) {
     ++r.verdict.lines;
-    const bool cut = log.eof(); // every line that was written whole has its end
-    if (cut) {
-      r.verdict.incomplete = fmt::format("line {}: it is cut off", r.verdict.lines);
+    if (lines.too_long())
+      return tl::unexpected(
+          fmt::format("line {}: it has more than {} bytes", r.verdict.lines, decision_line_bytes_max));
+    if (lines.cut()) { // every line that was written whole has its end
+      r.lost("it is cut off");
       break;
     }
-    if (line.size() > decision_line_bytes_max)
-      return tl::unexpected(
-          fmt::format("line {}: it has {} bytes, more than {}", r.verdict.lines, line.size(), decision_line_bytes_max));
-    const auto j = json::parse(line, nullptr, false);
+    const auto j = json::parse(lines.text(), nullptr, false);
     if (!j.is_object())
-      return tl::unexpected(fmt::format("line {}: \"{:.60}\" is not a JSON object", r.verdict.lines, line));
+      return tl::unexpected(fmt::format("line {}: \"{:.60}\" is not a JSON object", r.verdict.lines, lines.text()));
     try {
       if (!r.take(j))
         break;

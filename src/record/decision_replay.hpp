@@ -25,10 +25,12 @@ struct decision_difference {
 
 struct replay_verdict {
   std::uint64_t lines = 0;
+  std::uint64_t lines_skipped = 0;                ///< after a loss, of controllers that were not opened anew
   std::uint64_t decisions = 0;                    ///< compared, and the same
   std::map<std::string, std::uint64_t> by_policy; ///< of these
   std::optional<decision_difference> difference;  ///< nothing after it was compared
-  /// The log lacks lines from here on, so that nothing after it was compared: "line 17: 3 lines were lost"
+  /// Where the log lacks lines for the first time: "line 17: 3 lines were lost". From there on nothing of a controller
+  /// was compared until it was opened anew, by a restart.
   std::optional<std::string> incomplete;
 };
 

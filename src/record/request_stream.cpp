@@ -2,28 +2,34 @@
 
 #include <algorithm>
 #include <exception>
-#include <utility>
 
 namespace rankwise::record {
 
-request_stream::taken request_stream::take(std::uint64_t after, core::timestamp now) {
+request_stream::taken request_stream::take(std::optional<std::uint64_t> after, core::timestamp now) {
   const std::lock_guard lock{mutex_};
   wanted_until_ = now + wanted_for;
   wanted_.store(true, std::memory_order_relaxed);
+  end_what_came_not_again(now);
   taken result;
   result.last = last_;
-  result.block_tokens = block_tokens_;
-  for (const auto& r : ended_)
-    if (r.number > after)
-      result.requests.push_back(r);
-  const auto newer = last_ > after ? last_ - after : 0;
-  result.lost = newer - result.requests.size();
+  if (!after)
+    return result;
+  auto from = std::upper_bound(ended_.begin(), ended_.end(), *after,
+                               [](std::uint64_t number, const auto& r) { return number < r->number; });
+  const auto count = std::min(static_cast<std::size_t>(ended_.end() - from), answer_max);
+  result.requests.assign(from, from + static_cast<std::ptrdiff_t>(count));
+  result.more = from + static_cast<std::ptrdiff_t>(count) != ended_.end();
+  if (result.more)
+    result.last = result.requests.back()->number;
+  result.lost = (result.last > *after ? result.last - *after : 0) - count;
   return result;
 }
 
-void request_stream::forget_oldest() {
-  blocks_ -= ended_.front().blocks.size();
-  ended_.pop_front();
+void request_stream::make_room_for_blocks(std::size_t count) {
+  while (blocks_ + count > blocks_max && !ended_.empty()) {
+    blocks_ -= ended_.front()->blocks.size();
+    ended_.pop_front();
+  }
 }
 
 void request_stream::arrived(const core::leg_request& leg) {
@@ -32,49 +38,74 @@ void request_stream::arrived(const core::leg_request& leg) {
   if (w.now > wanted_until_) { // nobody took any of it for long
     wanted_.store(false, std::memory_order_relaxed);
     open_.clear();
+    without_output_.clear();
     ended_.clear();
     blocks_ = 0;
     return;
   }
-  if (leg.attempt > 0)
-    return;                           // it moves from a rank that was lost
-  if (open_.size() >= requests_max) { // not all ways to end come by here
-    for (const auto& [handle, request] : open_)
-      blocks_ -= request.blocks.size();
-    last_ += open_.size(); // they count as lost
-    open_.clear();
+  end_what_came_not_again(w.now);
+  if (const auto found = open_.find(w.handle); found != open_.end()) {
+    found->second.ended_at.reset(); // it waited, or moves from a rank that was lost
+    return;
   }
-  const auto [entry, fresh] = open_.try_emplace(w.handle);
-  if (!fresh)
-    return; // it asked before, and waited
-  auto& r = entry->second;
-  r.arrival = w.now;
+  if (leg.attempt > 0)
+    return; // it came before anybody recorded
+  auto request = std::make_shared<recorded_request>();
+  auto& r = *request;
+  r.arrival = leg.received_at == core::timestamp{} ? w.now : leg.received_at;
   r.input_tokens = w.prompt_tokens;
   r.max_new_tokens = w.max_new_tokens;
   r.priority = w.priority;
   if (w.first_token_by)
-    r.first_token_within_s = std::max(core::to_seconds(*w.first_token_by - w.now), 0.0);
-  if (w.block_tokens > 0)
-    block_tokens_ = w.block_tokens;
-  while (blocks_ + w.blocks.size() > blocks_max && !ended_.empty())
-    forget_oldest();
-  if (blocks_ + w.blocks.size() <= blocks_max)
-    r.blocks.assign(w.blocks.begin(), w.blocks.end());
+    r.first_token_within_s = std::max(core::to_seconds(*w.first_token_by - r.arrival), 0.0);
+  const auto told = w.blocks.first(std::min(w.blocks.size(), request_blocks_max));
+  make_room_for_blocks(told.size());
+  if (blocks_ + told.size() <= blocks_max)
+    r.blocks.assign(told.begin(), told.end());
+  if (open_.size() >= requests_max) { // not all ways to end come by here
+    const auto oldest = open_.begin();
+    blocks_ -= oldest->second.request->blocks.size();
+    open_.erase(oldest);
+    ++last_; // it counts as lost
+  }
   blocks_ += r.blocks.size();
+  open_.emplace(w.handle, open_request{std::move(request), std::nullopt});
 }
 
-void request_stream::ended(core::request_handle handle, std::optional<std::uint32_t> output_tokens) {
+void request_stream::end(open_requests::iterator entry) {
+  entry->second.request->number = ++last_;
+  ended_.push_back(entry->second.request);
+  open_.erase(entry);
+  if (ended_.size() > requests_max) {
+    blocks_ -= ended_.front()->blocks.size();
+    ended_.pop_front();
+  }
+}
+
+void request_stream::end_what_came_not_again(core::timestamp now) {
+  while (!without_output_.empty() && without_output_.front().first + again_within <= now) {
+    const auto [at, handle] = without_output_.front();
+    without_output_.pop_front();
+    const auto found = open_.find(handle);
+    if (found != open_.end() && found->second.ended_at == at)
+      end(found);
+  }
+}
+
+void request_stream::ended(core::request_handle handle, std::optional<std::uint32_t> output_tokens,
+                           core::timestamp now) {
   const std::lock_guard lock{mutex_};
+  end_what_came_not_again(now);
   const auto found = open_.find(handle);
   if (found == open_.end())
     return;
-  auto& r = ended_.emplace_back(std::move(found->second));
-  open_.erase(found);
-  r.number = ++last_;
-  if (output_tokens && *output_tokens > 0)
-    r.output_tokens = output_tokens;
-  if (ended_.size() > requests_max)
-    forget_oldest();
+  if (output_tokens && *output_tokens > 0) {
+    found->second.request->output_tokens = output_tokens;
+    end(found);
+  } else if (!found->second.ended_at) {
+    without_output_.emplace_back(now, handle);
+    found->second.ended_at = now;
+  }
 }
 
 namespace {
@@ -90,18 +121,18 @@ void quietly(F&& f) noexcept {
 
 } // namespace
 
-void stream_recorder::progress(const core::batch_progress& p, core::timestamp) noexcept {
+void stream_recorder::progress(const core::batch_progress& p, core::timestamp now) noexcept {
   if (!stream_.wanted() || role_ == core::pool_role::prefill) // its legs end when their prompts are computed
     return;
   quietly([&] {
     for (std::size_t i = 0; i < p.ended.size(); ++i)
-      stream_.ended(p.ended[i], i < p.ended_tokens.size() ? std::optional{p.ended_tokens[i]} : std::nullopt);
+      stream_.ended(p.ended[i], i < p.ended_tokens.size() ? std::optional{p.ended_tokens[i]} : std::nullopt, now);
   });
 }
 
-void stream_recorder::ended(core::request_handle handle, core::timestamp, std::uint32_t generated) noexcept {
+void stream_recorder::ended(core::request_handle handle, core::timestamp now, std::uint32_t generated) noexcept {
   if (stream_.wanted() && role_ != core::pool_role::prefill)
-    quietly([&] { stream_.ended(handle, generated); });
+    quietly([&] { stream_.ended(handle, generated, now); });
 }
 
 void stream_recorder::waits(const core::leg_request& leg) noexcept {
@@ -109,13 +140,21 @@ void stream_recorder::waits(const core::leg_request& leg) noexcept {
     quietly([&] { stream_.arrived(leg); });
 }
 
+void stream_recorder::left(core::request_handle handle, core::timestamp now) noexcept {
+  if (stream_.wanted())
+    quietly([&] { stream_.ended(handle, std::nullopt, now); });
+}
+
 void stream_recorder::decided(const core::leg_request& leg, const core::placement_decision& d) noexcept {
-  if (stream_.wanted() && role_ != core::pool_role::decode)
-    quietly([&] {
+  if (!stream_.wanted())
+    return;
+  const bool refused = d.what == core::placement_decision::kind::refused;
+  quietly([&] {
+    if (role_ != core::pool_role::decode)
       stream_.arrived(leg);
-      if (d.what == core::placement_decision::kind::refused)
-        stream_.ended(leg.wanted.handle, std::nullopt);
-    });
+    if (refused && d.reason != core::failure::duplicate_rid) // a duplicate is charged, and goes on
+      stream_.ended(leg.wanted.handle, std::nullopt, leg.wanted.now);
+  });
 }
 
 nlohmann::json request_file_head(std::uint32_t block_tokens) {

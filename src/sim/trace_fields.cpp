@@ -1,8 +1,9 @@
 #include "sim/trace_fields.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <fstream>
 #include <system_error>
 
@@ -39,11 +40,11 @@ trace_result<std::uint32_t> read_tokens(const trace_place& place, std::string_vi
   return value;
 }
 
-trace_result<double> read_amount(const trace_place& place, std::string_view field, std::string_view text) {
+trace_result<double> read_amount(const trace_place& place, std::string_view field, std::string_view text, double max) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value) || value < 0) {
-    return place.error(field, text, "is not a number from 0");
+  if (error != std::errc{} || end != text.data() + text.size() || !(value >= 0 && value <= max)) {
+    return place.error(field, text, fmt::format("is not a number from 0 to {:.0f}", max));
   }
   return value;
 }

@@ -34,8 +34,11 @@ struct trace_place {
 /// A whole number from 1 to trace_tokens_max.
 [[nodiscard]] trace_result<std::uint32_t> read_tokens(const trace_place& place, std::string_view field,
                                                       std::string_view text);
-/// A finite number from 0.
-[[nodiscard]] trace_result<double> read_amount(const trace_place& place, std::string_view field, std::string_view text);
+/// Seconds of a trace, 31 years; beyond some hundred times that nanoseconds overflow.
+inline constexpr double trace_seconds_max = 1e9;
+/// A number from 0 to `max`.
+[[nodiscard]] trace_result<double> read_amount(const trace_place& place, std::string_view field, std::string_view text,
+                                               double max = trace_seconds_max);
 
 /// Errors: not readable, or larger than `bytes_max`.
 [[nodiscard]] trace_result<std::string> read_file(const std::filesystem::path& path, std::uintmax_t bytes_max);

@@ -129,8 +129,9 @@ trace_result<workload_request> read_recorded(const trace_place& place, std::stri
     return place.error({}, text, "is not a JSON object");
   }
   const auto arrival = line.find("arrival_s");
-  if (arrival == line.end() || !arrival->is_number() || !std::isfinite(arrival->get<double>())) {
-    return place.error("arrival_s", arrival == line.end() ? "" : arrival->dump(), "is not a number of seconds");
+  if (arrival == line.end() || !arrival->is_number() || !(std::abs(arrival->get<double>()) <= trace_seconds_max)) {
+    return place.error("arrival_s", arrival == line.end() ? "" : arrival->dump(),
+                       "is not a number of seconds, at most 1e9");
   }
   const auto input = read_json_tokens(place, line, "input_tokens");
   if (!input) {
@@ -171,7 +172,7 @@ trace_result<workload_request> read_recorded(const trace_place& place, std::stri
 
 trace_result<std::uint32_t> read_recorded_head(const trace_place& place, std::string_view text) {
   const auto head = nlohmann::json::parse(text, nullptr, false);
-  if (!head.is_object() || head.value("rankwise_requests", 0) != 1) {
+  if (!head.is_object() || !head.contains("rankwise_requests") || head["rankwise_requests"] != 1) {
     return place.error("rankwise_requests", text, "is not version 1, the one that is read here");
   }
   const auto block = head.find("block_tokens");
@@ -190,7 +191,7 @@ trace_result<workload_request> read_mooncake(const trace_place& place, std::stri
   if (timestamp == line.end()) {
     return place.error("timestamp", {}, "is missing");
   }
-  const auto milliseconds = read_amount(place, "timestamp", timestamp->dump());
+  const auto milliseconds = read_amount(place, "timestamp", timestamp->dump(), 1e3 * trace_seconds_max);
   if (!milliseconds) {
     return tl::unexpected(milliseconds.error());
   }

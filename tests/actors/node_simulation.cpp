@@ -877,6 +877,7 @@ class node_simulation {
   struct memory_lines final : record::line_sink {
     std::string text;
     void write(std::string&& line) noexcept override { (text += line) += '\n'; }
+    void lose() noexcept override { std::terminate(); }
   };
   memory_lines decisions_;
   std::vector<std::unique_ptr<record::decision_writer>> decision_writers_; // by pool

@@ -44,9 +44,9 @@ int record(const node_client& client, const record_options& options) {
   std::optional<double> origin;
   std::uint64_t written = 0;
   std::uint64_t lost = 0;
-  for (bool last = false; !last;) {
-    last = over();
-    const auto answer = client.get("/requests/stream?after=" + std::to_string(after.value_or(0)));
+  for (bool last = false, more = false; !last || more;) {
+    last = last || over();
+    const auto answer = client.get(after ? "/requests/stream?after=" + std::to_string(*after) : "/requests/stream");
     if (answer.exit_code != exit_done)
       return answer.exit_code;
     if (!after) { // what ended before is not asked for
@@ -73,7 +73,8 @@ int record(const node_client& client, const record_options& options) {
       std::cerr << "rankwise record: --output: cannot write " << options.output << "\n";
       return exit_bad_usage;
     }
-    for (int i = 0; i < 5 && !last && !over(); ++i)
+    more = answer.json["more"].get<bool>();
+    for (int i = 0; i < 5 && !last && !more && !over(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds{100});
   }
   std::cout << fmt::format("{}: {} requests\n", options.output, written);
@@ -105,7 +106,10 @@ int replay(const std::string& file, bool as_json) {
   }
   const auto& d = verdict->difference;
   if (as_json) {
-    json j{{"lines", verdict->lines}, {"same", verdict->decisions}, {"by_policy", verdict->by_policy}};
+    json j{{"lines", verdict->lines},
+           {"lines_skipped", verdict->lines_skipped},
+           {"same", verdict->decisions},
+           {"by_policy", verdict->by_policy}};
     j["difference"] = d ? json{{"line", d->line}, {"controller", d->controller}, {"handle", d->handle},
                                {"at_s", d->at_s}, {"recorded", d->recorded},     {"replayed", d->replayed}}
                         : json(nullptr);
@@ -119,7 +123,8 @@ int replay(const std::string& file, bool as_json) {
                                "  recorded: {}\n  replayed: {}\n",
                                d->line, d->handle, d->at_s, d->controller, d->recorded, d->replayed);
     if (verdict->incomplete)
-      std::cout << *verdict->incomplete << "; nothing after it was compared\n";
+      std::cout << fmt::format("{}; of {} lines from there on nothing was compared\n", *verdict->incomplete,
+                               verdict->lines_skipped);
   }
   return d ? exit_refused : verdict->incomplete ? exit_not_in_time : exit_done;
 }

@@ -138,6 +138,14 @@ std::string missing_ranks(const pool_view& view) {
   return fmt::format("{}{}", fmt::join(missing, ", "), more > 0 ? fmt::format(", {} more", more) : "");
 }
 
+/// Of the pool whose prompts are recorded: the one that computes them.
+std::uint32_t block_tokens_of(const std::vector<pool_config>& pools) {
+  for (const auto& pool : pools)
+    if (pool.options.role != core::pool_role::decode)
+      return pool.options.prefix_block_tokens;
+  return 0;
+}
+
 } // namespace
 
 class node::impl {
@@ -526,13 +534,10 @@ class node::impl {
                                                    decisions_ ? decisions_->lines_lost() : 0})};
                 }));
     admin_->get("/requests", [=, this](const http_query& q) {
-      std::uint64_t limit = 100;
-      try {
-        limit = std::min<std::uint64_t>(std::stoull(q.get("limit", "100")), 10'000);
-      } catch (const std::exception&) {
+      const auto limit = q.number("limit", std::uint64_t{100});
+      if (!limit)
         return http_answer{400, "text/plain", "limit: \"" + q.get("limit") + "\" is not a number\n"};
-      }
-      const auto list = ask<request_list>(list_atom::value, limit);
+      const auto list = ask<request_list>(list_atom::value, std::min<std::uint64_t>(*limit, 10'000));
       return list ? as_json(requests_json(*list)) : no_answer();
     });
     admin_->get("/v1/loads", [=, this](const http_query&) { return as_json(loads_json(loads(), pool_names())); });
@@ -597,7 +602,7 @@ class node::impl {
   std::unique_ptr<history_file> history_;
   std::unique_ptr<record::decision_file> decisions_;
   std::deque<record::decision_writer> decision_writers_; // these two by pool; they are pointed to
-  record::request_stream request_stream_;
+  record::request_stream request_stream_{block_tokens_of(config_.pools)};
   std::deque<record::stream_recorder> stream_recorders_;
   std::vector<core::decision_recorders> recorders_; // by pool
   prometheus::Histogram dispatch_seconds_{prometheus::Histogram::BucketBoundaries{

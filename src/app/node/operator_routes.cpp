@@ -4,10 +4,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
-#include <tl/expected.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 
 namespace rankwise::app {
@@ -20,16 +18,6 @@ using json = nlohmann::ordered_json;
 
 http_answer refused(int status, std::string text) {
   return as_json({{"done", false}, {"text", std::move(text)}}, status);
-}
-
-template <class Number>
-std::optional<Number> parse_number(const std::string& text) {
-  Number value{};
-  const auto end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  if (text.empty() || parsed.ec != std::errc{} || parsed.ptr != end)
-    return std::nullopt;
-  return value;
 }
 
 /// Wall-clock time of an event, from its distance to now.
@@ -58,21 +46,17 @@ http_answer command_rank(const operator_backend& backend, const http_query& q, r
   const auto pool = pool_index(backend, q.get("pool"));
   if (!pool)
     return refused(404, unknown_pool(backend, q.get("pool")));
-  const auto number = parse_number<std::uint16_t>(q.get("rank"));
-  if (!number)
+  const auto number = q.number("rank", std::uint16_t{0});
+  if (!number || q.get("rank").empty())
     return refused(400, "rank: \"" + q.get("rank") + "\" is not a rank number");
   rank_command command;
   command.rank = {*pool, *number};
   command.wish = wish;
   command.force = q.get("force") == "1" || q.get("force") == "true";
-  double deadline_s = backend.drain_s;
-  if (const auto text = q.get("deadline_s"); !text.empty()) {
-    const auto value = parse_number<double>(text);
-    if (!value || !(*value >= 0 && *value <= 1e7))
-      return refused(400, "deadline_s: \"" + text + "\" is not a number of seconds");
-    deadline_s = *value;
-  }
-  command.deadline = core::from_seconds(deadline_s);
+  const auto deadline_s = q.number("deadline_s", backend.drain_s);
+  if (!deadline_s || !(*deadline_s >= 0 && *deadline_s <= 1e7))
+    return refused(400, "deadline_s: \"" + q.get("deadline_s") + "\" is not a number of seconds");
+  command.deadline = core::from_seconds(*deadline_s);
   const auto name = backend.pools[*pool] + "/" + std::to_string(*number);
   const auto result = backend.command(command);
   if (!result)
@@ -117,33 +101,32 @@ http_answer change_policy(const operator_backend& backend, const http_query& q) 
   return as_json({{"done", true}, {"pools", changed}});
 }
 
-/// Of the newest that the asker has seen; 0 when it says none.
-tl::expected<std::uint64_t, http_answer> number_after(const http_query& q) {
-  const auto after = parse_number<std::uint64_t>(q.get("after", "0"));
-  if (!after)
-    return tl::unexpected(refused(400, "after: \"" + q.get("after") + "\" is not a number"));
-  return *after;
+http_answer not_a_number(const http_query& q, const char* name) {
+  return refused(400, fmt::format("{}: \"{}\" is not a number", name, q.get(name)));
 }
 
-/// "arrival_s" of each is by the node's clock: only differences mean something.
+/// Without "after" just where the stream is now. "arrival_s" of each is by the node's clock: only differences mean
+/// something.
 http_answer requests_since(const operator_backend& backend, const http_query& q) {
-  const auto after = number_after(q);
+  const auto after = q.number("after", std::uint64_t{0});
   if (!after)
-    return after.error();
-  const auto taken = backend.requests.take(*after, backend.now());
+    return not_a_number(q, "after");
+  const bool given = q.parameters.contains("after");
+  const auto taken = backend.requests.take(given ? after : std::nullopt, backend.now());
   json list = json::array();
   for (const auto& r : taken.requests)
-    list.push_back(json(record::request_line(r, core::timestamp{})));
+    list.push_back(json(record::request_line(*r, core::timestamp{})));
   return as_json({{"last", taken.last},
                   {"lost", taken.lost},
-                  {"head", json(record::request_file_head(taken.block_tokens))},
+                  {"more", taken.more},
+                  {"head", json(record::request_file_head(backend.requests.block_tokens()))},
                   {"requests", list}});
 }
 
 http_answer events(const operator_backend& backend, const http_query& q) {
-  const auto after = number_after(q);
+  const auto after = q.number("after", std::uint64_t{0});
   if (!after)
-    return after.error();
+    return not_a_number(q, "after");
   json list = json::array();
   const auto now = backend.now();
   for (const auto& e : backend.events.since(*after))

@@ -349,6 +349,7 @@ class plain_lines final : public record::line_sink {
  public:
   explicit plain_lines(const std::filesystem::path& path) : path_(path), file_(path) {}
   void write(std::string&& line) noexcept override { file_ << line << '\n'; }
+  void lose() noexcept override { file_.setstate(std::ios::badbit); }
   void close() {
     if (!file_.flush())
       throw std::runtime_error("cannot write " + path_.string());

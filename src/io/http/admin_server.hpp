@@ -1,10 +1,13 @@
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <system_error>
 
 /// The admin HTTP server: cpp-httplib behind a small face, so that its header stays in one file.
 namespace rankwise::io {
@@ -25,6 +28,20 @@ struct http_query {
   [[nodiscard]] std::string get(const std::string& name, const std::string& otherwise = {}) const {
     const auto found = parameters.find(name);
     return found == parameters.end() ? otherwise : found->second;
+  }
+  /// `otherwise` where it is not given; nullopt: it is no number that a Number can hold.
+  template <class Number>
+  [[nodiscard]] std::optional<Number> number(const std::string& name, Number otherwise) const {
+    const auto found = parameters.find(name);
+    if (found == parameters.end())
+      return otherwise;
+    Number value{};
+    const auto& text = found->second;
+    const auto end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, value);
+    if (text.empty() || parsed.ec != std::errc{} || parsed.ptr != end)
+      return std::nullopt;
+    return value;
   }
 };
 

@@ -26,6 +26,7 @@ using testing::HasSubstr;
 class memory_lines final : public line_sink {
  public:
   void write(std::string&& line) noexcept override { lines.push_back(std::move(line)); }
+  void lose() noexcept override { std::terminate(); }
   [[nodiscard]] std::string text() const {
     std::string all;
     for (const auto& l : lines)
@@ -125,6 +126,11 @@ TEST(decision_log, what_is_broken_is_named_by_its_line_and_field) {
   EXPECT_THAT(with_line(7, R"({"is":"policy","c":0,"t":1,"policy":"best"})"), HasSubstr("\"best\""));
   EXPECT_THAT(with_line(1, R"({"is":"opened","c":0,"version":2,"options":{}})"), HasSubstr("version: 2"));
   EXPECT_THAT(with_line(3, R"({"is":"down","c":0,"pool":0,"rank":0,"epoch":1,"state":8})"), HasSubstr("state: 8"));
+  EXPECT_THAT(with_line(3, R"({"is":"down","c":0,"pool":0,"rank":65536,"epoch":1,"state":1})"),
+              HasSubstr("rank: 65536 is not a whole number from 0 to 65535"));
+  EXPECT_THAT(with_line(3, R"({"is":"released","c":0,"t":1,"handle":-1})"), HasSubstr("handle: -1"));
+  EXPECT_THAT(with_line(3, R"({"is":"released","c":0,"t":1.5,"handle":1})"), HasSubstr("t: 1.5"));
+  EXPECT_THAT(replay(std::string(decision_line_bytes_max + 1, ' ')).error(), HasSubstr("line 1: it has more than"));
   EXPECT_THAT(replay("").error(), HasSubstr("empty"));
 }
 
@@ -140,6 +146,26 @@ TEST(decision_log, a_log_that_lacks_lines_says_where_it_ends) {
   const auto gap = replay(sink.text());
   ASSERT_TRUE(gap);
   EXPECT_EQ(gap->incomplete, "line 51: 3 lines were lost: the disk was too slow");
+  EXPECT_EQ(gap->lines_skipped, sink.lines.size() - 51);
+}
+
+TEST(decision_log, after_a_loss_comparing_goes_on_with_the_next_process) {
+  const auto whole = simulated(1);
+  const auto all = replay(whole.text())->decisions;
+  auto gap = whole;
+  gap.lines.erase(gap.lines.begin() + 50, gap.lines.end() - 20);
+  gap.lines.insert(gap.lines.begin() + 50, R"({"is":"lost","lines":3,"why":"the disk was too slow"})");
+  const auto before = replay(gap.text())->decisions;
+  const auto both = replay(gap.text() + whole.text());
+  ASSERT_TRUE(both) << both.error();
+  EXPECT_EQ(both->decisions, before + all);
+  EXPECT_TRUE(both->incomplete);
+  EXPECT_EQ(both->lines_skipped, 20u);
+  auto other = whole;
+  const auto placed = std::find_if(other.lines.begin(), other.lines.end(),
+                                   [](const std::string& l) { return l.find("\"to\":") != std::string::npos; });
+  placed->replace(placed->find("\"to\":") + 5, 1, "9");
+  EXPECT_TRUE(replay(gap.text() + other.text())->difference) << "a difference there is found";
 }
 
 TEST(decision_log, options_and_doubles_come_back_to_the_bit) {
@@ -182,12 +208,16 @@ TEST_F(decision_file_test, what_was_written_is_in_the_file_when_it_is_closed) {
     decision_file file{path};
     for (int i = 0; i < 10'000; ++i)
       file.write(std::to_string(i));
-    EXPECT_EQ(file.lines_lost(), 0u);
+    file.lose();
+    file.write("after");
+    EXPECT_EQ(file.lines_lost(), 1u);
   }
   const auto read = lines();
-  ASSERT_EQ(read.size(), 10'000u);
-  for (std::size_t i = 0; i < read.size(); ++i)
+  ASSERT_EQ(read.size(), 10'002u);
+  for (std::size_t i = 0; i < 10'000; ++i)
     EXPECT_EQ(read[i], std::to_string(i));
+  EXPECT_EQ(read[10'000], R"({"is":"lost","lines":1,"why":"out of memory"})");
+  EXPECT_EQ(read[10'001], "after");
 }
 
 TEST_F(decision_file_test, a_full_file_ends_with_what_it_lacks) {
@@ -217,11 +247,44 @@ TEST_F(decision_file_test, lines_that_the_disk_is_too_slow_for_leave_a_mark_in_t
 }
 
 TEST_F(decision_file_test, a_new_process_goes_on_after_the_last_whole_line_of_the_one_before) {
-  { std::ofstream{path} << "first\nsecond\ncut"; }
+  const std::string first = R"({"c":0,"is":"first"})";
+  const std::string second = R"({"c":0,"is":"second"})" + std::string(100'000, ' ');
+  { std::ofstream{path} << first << "\n" << second << "\ncut" << std::string(200'000, ' '); }
   { decision_file{path}.write("third"); }
-  EXPECT_THAT(lines(), testing::ElementsAre("first", "second", "third"));
+  EXPECT_THAT(lines(), testing::ElementsAre(first, second, "third"));
   { decision_file{path}.write("fourth"); }
-  EXPECT_THAT(lines(), testing::ElementsAre("first", "second", "third", "fourth"));
+  EXPECT_THAT(lines(), testing::ElementsAre(first, second, "third", "fourth"));
+}
+
+TEST_F(decision_file_test, a_file_with_something_else_in_it_stays_as_it_is) {
+  for (const std::string text : {"my thesis, in one line", "a: 1\nb: 2\n", R"({"key": "value"})"}) {
+    { std::ofstream{path} << text; }
+    const auto error = [&] {
+      try {
+        decision_file{path}.write("x");
+        return std::string{"written"};
+      } catch (const std::runtime_error& e) {
+        return std::string{e.what()};
+      }
+    }();
+    EXPECT_EQ(error, "decision_log: cannot write " + path + ": it exists and is no decision log");
+    std::ifstream in{path};
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>{in}, {}), text);
+  }
+  EXPECT_THROW(decision_file{"/dev/null"}, std::runtime_error);
+  try {
+    decision_file file{"/nowhere/at/all"};
+    FAIL();
+  } catch (const std::runtime_error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("No such file or directory"));
+  }
+}
+
+TEST_F(decision_file_test, only_its_owner_reads_it_whoever_made_it) {
+  { std::ofstream{path}; }
+  std::filesystem::permissions(path, std::filesystem::perms{0644});
+  { decision_file{path}.write("x"); }
+  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms{0600});
 }
 
 TEST_F(decision_file_test, a_folder_that_is_not_there_is_an_error_that_names_the_path) {

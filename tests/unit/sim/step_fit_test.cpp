@@ -142,9 +142,9 @@ TEST(step_fit, a_file_is_read_and_its_errors_name_line_field_and_value) {
   EXPECT_EQ(error_of("a,b\n"), "s.csv:1: \"a,b\" is not the header seconds,decoding_requests,kv_tokens,prefill_tokens");
   EXPECT_EQ(error_of(head), "s.csv: holds no step");
   EXPECT_EQ(error_of(head + "1,2,3\n"), "s.csv:2: \"1,2,3\" has 3 columns instead of 4");
-  EXPECT_EQ(error_of(head + "1,2,3,4\n-1,2,3,4\n"), "s.csv:3: seconds: \"-1\" is not a number from 0");
+  EXPECT_EQ(error_of(head + "1,2,3,4\n-1,2,3,4\n"), "s.csv:3: seconds: \"-1\" is not a number from 0 to 1000000000");
   EXPECT_EQ(error_of(head + "0,2,3,4\n"), "s.csv:2: seconds: \"0\" is not above 0");
-  EXPECT_EQ(error_of(head + "nan,2,3,4\n"), "s.csv:2: seconds: \"nan\" is not a number from 0");
+  EXPECT_EQ(error_of(head + "nan,2,3,4\n"), "s.csv:2: seconds: \"nan\" is not a number from 0 to 1000000000");
   EXPECT_EQ(error_of(head + "1,2.5,3,4\n"),
             "s.csv:2: decoding_requests: \"2.5\" is not a whole number from 0 to 1099511627776");
   EXPECT_EQ(error_of(head + "1,2,x,4\n"), "s.csv:2: kv_tokens: \"x\" is not a whole number from 0 to 1099511627776");

@@ -82,7 +82,7 @@ TEST(workload_test, errors_name_the_line_the_field_and_the_value) {
   EXPECT_EQ(error_of("arrival_s,input_tokens,output_tokens\n1,2,3\n1,-2,3\n"),
             "t:3: input_tokens: \"-2\" is not a whole number from 1 to 16777216");
   EXPECT_EQ(error_of("arrival_s,input_tokens,output_tokens\nnan,2,3\n"),
-            "t:2: arrival_s: \"nan\" is not a number from 0");
+            "t:2: arrival_s: \"nan\" is not a number from 0 to 1000000000");
   EXPECT_EQ(error_of("arrival_s,input_tokens,output_tokens\n1,2\n"), "t:2: \"1,2\" has 2 columns instead of 3");
   EXPECT_EQ(error_of("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-13-01 00:00:00.0,1,1\n"),
             "t:2: TIMESTAMP: \"2023-13-01 00:00:00.0\" is not a time like 2023-11-16 18:17:03.9799600");
