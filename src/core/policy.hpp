@@ -92,6 +92,7 @@ struct step_observation {
   std::uint32_t reported_requests = 0; ///< running and waiting there by that report, whoever placed them
   std::uint32_t requests_before = 0;   ///< on the rank before this step ended any
   std::uint64_t prefill_tokens = 0;    ///< of kv_tokens: prompts without a first token
+  std::uint64_t chunk_tokens = 0;      ///< prompt tokens that the rank computes in a step; 0 = not registered
 };
 
 class policy {
@@ -145,6 +146,8 @@ class policy {
 
   /// A new incarnation of the rank takes work: nothing of the old one is on it.
   virtual void on_rank_opened(std::uint16_t rank) { static_cast<void>(rank); }
+  /// It is gone, and what was placed on it too.
+  virtual void on_rank_closed(std::uint16_t rank) { static_cast<void>(rank); }
 
   /// A report that the ledger accepted.
   virtual void on_report(const load_report& report) { static_cast<void>(report); }

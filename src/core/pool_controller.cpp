@@ -495,6 +495,7 @@ std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch 
   look_at_states();
   if (!e.known)
     e.ejected_in.reset();
+  policy_->on_rank_closed(rank.rank);
   auto dropped = ledger_.close(rank.rank);
   // A drain that ends by itself leaves nothing: what a drained rank still has, its deadline cut.
   if (state == rank_state::drained)
@@ -532,6 +533,8 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
   const auto after = ledger_.of(p.rank.rank, now);
   step.kv_tokens = after.tokens;
   step.prefill_tokens = after.prefill_tokens;
+  if (p.rank.rank < ranks_.size())
+    step.chunk_tokens = ranks_[p.rank.rank].announced.chunk_tokens;
   step.prefilling_after = after.prefilling;
   step.requests_after = after.requests;
   if (const auto& report = ledger_.newest_report(p.rank.rank); report && !after.stale) {

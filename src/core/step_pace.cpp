@@ -7,67 +7,82 @@ namespace rankwise::core {
 
 namespace {
 
-constexpr double requests_unit = 64;
-constexpr double kv_unit = 1e5;
-constexpr double forgetting = 0.9995; // a step in 2,000 counts for the rest
-constexpr double noise_s2 = 1e-6;     // (1 ms)^2: what steps vary by themselves
-constexpr double covariance_max =
-    1e-2;                           // of its trace: forgetting must not let it grow without end while nothing varies
-constexpr double weight_max_s = 60; // of one unit of a term: no engine takes longer, whatever was observed
+constexpr double forgetting = 0.999; // of what is known of a kind of steps, with each of them
+constexpr double noise_s2 = 1e-6;     // (1 ms)^2: what steps vary by themselves ...
+constexpr double noise_share = 0.03;  // ... and by what is not known of their batches
+// Of the factors by which an engine differs from the prior: the one that all terms of decoding have in common, and each
+// term's own. Another engine decodes rather faster or slower in all than in one alone.
+constexpr double speed_variance = 1;
+constexpr double term_variance = 0.03;
+constexpr double variance_max = 10;     // of all: forgetting must not let it grow without end while nothing varies
+constexpr double factor_max = 2'000;    // no engine is that much slower, whatever was observed
 constexpr double prior_tokens = 50'000; // how much prefilled is as good as the prior
 constexpr double memory_tokens = 2e6;
 
 } // namespace
 
 step_pace::step_pace(const coefficients& prior)
-    : now_(prior), weights_{prior.base_s, prior.per_request_s * requests_unit, prior.per_kv_token_s * kv_unit} {}
+    : now_(prior), prior_{prior.base_s, prior.per_request_s, prior.per_kv_token_s, prior.per_prefill_token_s} {
+  constexpr std::size_t prompt_term = terms - 1;
+  for (std::size_t i = 0; i < prompt_term; ++i)
+    for (std::size_t j = 0; j < prompt_term; ++j)
+      covariance_[i][j] = speed_variance + (i == j ? term_variance : 0);
+  covariance_[prompt_term][prompt_term] = speed_variance; // how it prefills is another matter
+  factors_.fill(1);
+}
 
-void step_pace::learn_decode(double step_s, double requests, double kv_tokens) {
+void step_pace::learn_step(double step_s, double requests, double kv_tokens, double prompt_tokens) {
+  learn(step_s, requests, kv_tokens, prompt_tokens);
+  now_.per_prefill_token_s = prior_.back() * factors_.back();
+  prefill_s_ = prefill_tokens_ * now_.per_prefill_token_s;
+}
+
+void step_pace::learn(double step_s, double requests, double kv_tokens, double prompt_tokens) {
   if (!(step_s > 0) || step_s > 60)
     return;
-  const std::array<double, terms> x{1, requests / requests_unit, kv_tokens / kv_unit};
+  const std::array<double, terms> x{prior_[0], prior_[1] * requests, prior_[2] * kv_tokens, prior_[3] * prompt_tokens};
   std::array<double, terms> px{};
   double predicted = 0;
-  double spread = noise_s2;
+  double variance = 0; // of the prediction
   for (std::size_t i = 0; i < terms; ++i) {
     for (std::size_t j = 0; j < terms; ++j)
       px[i] += covariance_[i][j] * x[j];
-    predicted += weights_[i] * x[i];
-    spread += x[i] * px[i];
+    predicted += factors_[i] * x[i];
+    variance += x[i] * px[i];
   }
   // A single step that is far off (a preempted host, a garbage collection) must not turn everything over.
   const double error = std::clamp(step_s - predicted, -predicted, 2 * std::max(predicted, 1e-3));
+  const double about = noise_share * std::max(step_s, predicted);
+  const double noise = noise_s2 + about * about;
+  const double spread = variance + noise;
   for (std::size_t i = 0; i < terms; ++i)
-    weights_[i] += px[i] / spread * error;
-  keep_weights_possible();
-  // It must stay positive definite, or errors grow instead of shrinking: so no element of it is bounded by itself, but
-  // nothing is forgotten while there is as much uncertainty as there may be.
-  double trace = 0;
-  for (std::size_t i = 0; i < terms; ++i)
-    trace += covariance_[i][i];
-  const double keep = trace < covariance_max ? forgetting : 1;
+    factors_[i] += px[i] / spread * error;
+  keep_factors_possible();
+  // Forgets only in the direction of what was seen: what did not vary stays as sure, or as open, as it was, however
+  // long that lasts; forgetting it would let errors grow without end.
+  const double learned = (1 - (1 / forgetting - 1) * noise / std::max(variance, 1e-15)) / spread;
   for (std::size_t i = 0; i < terms; ++i)
     for (std::size_t j = i; j < terms; ++j)
-      covariance_[i][j] = covariance_[j][i] = (covariance_[i][j] - px[i] * px[j] / spread) / keep;
-  now_.base_s = weights_[0];
-  now_.per_request_s = weights_[1] / requests_unit;
-  now_.per_kv_token_s = weights_[2] / kv_unit;
+      covariance_[i][j] = covariance_[j][i] = covariance_[i][j] - px[i] * px[j] * learned;
+  now_.base_s = prior_[0] * factors_[0];
+  now_.per_request_s = prior_[1] * factors_[1];
+  now_.per_kv_token_s = prior_[2] * factors_[2];
 }
 
 /// No term takes negative time. One that would is set to 0 as if that had been observed, so that the others take over
 /// what it explained; cutting it off alone would move the prediction away from what was seen, step by step without end.
-void step_pace::keep_weights_possible() {
+void step_pace::keep_factors_possible() {
   for (std::size_t round = 0; round < terms; ++round) {
-    const auto k = static_cast<std::size_t>(std::min_element(weights_.begin(), weights_.end()) - weights_.begin());
-    if (weights_[k] >= 0 || covariance_[k][k] <= 0)
+    const auto k = static_cast<std::size_t>(std::min_element(factors_.begin(), factors_.end()) - factors_.begin());
+    if (factors_[k] >= 0 || covariance_[k][k] <= 0)
       break;
-    const double factor = weights_[k] / covariance_[k][k];
+    const double correction = factors_[k] / covariance_[k][k];
     for (std::size_t i = 0; i < terms; ++i)
-      weights_[i] -= factor * covariance_[i][k];
-    weights_[k] = 0;
+      factors_[i] -= correction * covariance_[i][k];
+    factors_[k] = 0;
   }
-  for (auto& w : weights_)
-    w = std::clamp(w, 0.0, weight_max_s);
+  for (auto& factor : factors_)
+    factor = std::clamp(factor, 0.0, factor_max);
 }
 
 void step_pace::learn_prefill(double seconds, double decode_s, double tokens) {
@@ -83,6 +98,7 @@ void step_pace::learn_prefill(double seconds, double decode_s, double tokens) {
   const double longest = 3 * tokens * now_.per_prefill_token_s;
   prefill_s_ = keep * prefill_s_ + std::min(std::max(seconds - decode_s, 0.05 * seconds), longest);
   now_.per_prefill_token_s = prefill_s_ / prefill_tokens_;
+  factors_.back() = now_.per_prefill_token_s / prior_.back();
 }
 
 } // namespace rankwise::core

@@ -21,23 +21,28 @@ class step_pace {
     }
   };
 
-  step_pace() = default;
+  step_pace() : step_pace(coefficients{}) {}
   explicit step_pace(const coefficients& prior);
 
   /// A step in which nothing was prefilled.
-  void learn_decode(double step_s, double requests, double kv_tokens);
-  /// Steps that took `seconds` in all, of which decoding explains `decode_s`, and prefilled `tokens`.
+  void learn_decode(double step_s, double requests, double kv_tokens) { learn(step_s, requests, kv_tokens, 0); }
+  /// A step in which streams decoded, whether or not something was prefilled too.
+  void learn_step(double step_s, double requests, double kv_tokens, double prompt_tokens);
+  /// Steps of which little but this is known: they took `seconds` in all, of which decoding explains `decode_s`, and
+  /// prefilled `tokens`.
   void learn_prefill(double seconds, double decode_s, double tokens);
 
   [[nodiscard]] const coefficients& get() const noexcept { return now_; }
 
  private:
-  void keep_weights_possible();
+  void learn(double step_s, double requests, double kv_tokens, double prompt_tokens);
+  void keep_factors_possible();
 
-  static constexpr std::size_t terms = 3;
+  static constexpr std::size_t terms = 4;
   coefficients now_;
-  std::array<double, terms> weights_{29.9e-3, 0.215e-3 * 64, 0.158e-6 * 1e5}; // of 1, requests / 64, KV / 100,000
-  std::array<std::array<double, terms>, terms> covariance_{{{1e-3, 0, 0}, {0, 1e-3, 0}, {0, 0, 1e-3}}};
+  std::array<double, terms> prior_;   // of 1, requests, KV tokens, prompt tokens
+  std::array<double, terms> factors_; // of these: what is learned
+  std::array<std::array<double, terms>, terms> covariance_{};
   double prefill_tokens_ = 0; // faded sums
   double prefill_s_ = 0;
 };

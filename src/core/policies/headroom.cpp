@@ -251,6 +251,8 @@ void headroom::on_placed(std::uint16_t rank, const placement_request& request) {
     p.cached = cached_on(request, rank, matches);
     p.blocks.assign(request.blocks.begin(), request.blocks.end());
   }
+  if (options_.lockstep && request.needs_prefill)
+    lockstep_.placed(rank, request.handle, p.work, request.now);
   mean_prompt_ += 0.01 * (static_cast<double>(request.prompt_tokens) - mean_prompt_);
   auto& l = lanes_[rank];
   if (l.prompts.empty()) {
@@ -262,6 +264,10 @@ void headroom::on_placed(std::uint16_t rank, const placement_request& request) {
 }
 
 void headroom::forget_prompt(const leg_progress& leg, bool prefilled) {
+  if (options_.lockstep && prefilled)
+    lockstep_.prefilled(leg.rank, leg.handle, leg.at, pace_);
+  else if (options_.lockstep)
+    lockstep_.dropped(leg.rank, leg.handle);
   auto& l = lanes_[leg.rank];
   auto& prompts = l.prompts;
   const auto found =
@@ -355,18 +361,19 @@ void headroom::look_for_others(lane& l, const step_observation& step) {
 void headroom::on_step(const step_observation& step) {
   auto& l = lanes_[step.rank];
   ++l.steps;
-  // Ranks in lockstep end their steps together; their outputs come one after the other.
-  if (to_seconds(step.at - pool_stepped_at_) > 0.3 * pace_.get().base_s) {
-    ++pool_steps_;
-    pool_stepped_at_ = step.at;
-  }
   const double gap = to_seconds(step.at - l.last_step);
-  // What others have on the rank lengthens its steps, as other ranks do in lockstep, and we do not know that well
-  // enough to learn from it. Who has placed something on one rank will do so on all, between two reports.
+  // What others have on the rank lengthens its steps, and we do not know that well enough to learn from it. Who has
+  // placed something on one rank will do so on all, between two reports.
   constexpr double shared_for_s = 60;
   look_for_others(l, step);
   const bool shared = was_shared_ && to_seconds(step.at - shared_at_) < shared_for_s;
-  if (options_.headroom_learn && !options_.lockstep && !shared) {
+  const double decoding = step.requests_after - step.prefilling_after;
+  const auto decoded_kv = static_cast<double>(step.kv_tokens - std::min(step.kv_tokens, step.prefill_tokens));
+  if (options_.lockstep) {
+    lockstep_.learn(options_.headroom_learn && !shared);
+    lockstep_.output(step.rank, step.at,
+                     {decoding, decoded_kv, static_cast<double>(step.chunk_tokens), step.prefilling_after > 0}, pace_);
+  } else if (options_.headroom_learn && !shared) {
     if (l.stepped && l.decoding_only && step.first_tokens == 0 && gap > 0) {
       const double predicted = pace_.get().decode_s(l.requests_after_step, l.kv_after_step);
       observe_slowness(l, gap / std::max(predicted, 1e-6));
@@ -387,11 +394,12 @@ void headroom::on_step(const step_observation& step) {
   l.decoding_only = step.prefilling_after == 0 && step.requests_after > 0;
   l.kv_after_step = static_cast<double>(step.kv_tokens);
   l.requests_after_step = step.requests_after;
-  l.decoding_after_step = step.requests_after - step.prefilling_after;
-  l.decoded_kv_after_step = static_cast<double>(step.kv_tokens - std::min(step.kv_tokens, step.prefill_tokens));
+  l.decoding_after_step = decoding;
+  l.decoded_kv_after_step = decoded_kv;
 }
 
-void headroom::on_rank_opened(std::uint16_t rank) {
+void headroom::forget_rank(std::uint16_t rank) {
+  lockstep_.closed(rank);
   auto& l = lanes_[rank];
   if (l.slowness_observed) {
     log_slow_sum_ -= std::log(l.observed_slow);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/lockstep_observer.hpp"
 #include "core/output_lengths.hpp"
 #include "core/policies/by_rank.hpp"
 #include "core/policy.hpp"
@@ -35,7 +36,8 @@ class headroom final : public policy {
   void on_first_token(const leg_progress& leg) override;
   void on_ended(const leg_progress& leg) override;
   void on_step(const step_observation& step) override;
-  void on_rank_opened(std::uint16_t rank) override;
+  void on_rank_opened(std::uint16_t rank) override { forget_rank(rank); }
+  void on_rank_closed(std::uint16_t rank) override { forget_rank(rank); }
 
   [[nodiscard]] const step_pace::coefficients& pace() const noexcept { return pace_.get(); }
   [[nodiscard]] double slow_factor(std::uint16_t rank) const { return lanes_.find(rank).slow; }
@@ -106,11 +108,12 @@ class headroom final : public policy {
   [[nodiscard]] double backlog(const rank_view& rank, const placement_request& request) const;
   [[nodiscard]] double score(const estimate& e, const rank_view& rank) const;
   [[nodiscard]] std::uint64_t steps_of(const lane& l) const noexcept {
-    return options_.lockstep ? pool_steps_ : l.steps;
+    return options_.lockstep ? lockstep_.steps() : l.steps;
   }
   [[nodiscard]] std::span<const prefix_map::match> matches_of(const placement_request& request) const;
   [[nodiscard]] double cached_on(const placement_request& request, std::uint16_t rank,
                                  std::span<const prefix_map::match> matches) const;
+  void forget_rank(std::uint16_t rank);
   void forget_prompt(const leg_progress& leg, bool prefilled);
   void learn_from_prompts(lane& l, const step_observation& step);
 
@@ -124,16 +127,15 @@ class headroom final : public policy {
   by_rank<lane> lanes_;
   std::vector<double> scores_;
   mutable std::vector<std::uint16_t> preferred_;
-  double log_slow_sum_ = 0;      // of the ranks whose slowness was observed
-  double slow_observed_ = 0;     // these ranks
-  double mean_prompt_ = 1024;    // tokens, of lately
-  double mean_step_s_ = 0;       // between outputs of a rank with streams, of lately; 0 = none was seen
-  pool_figures pool_;            // of the last decision, for whoever asks why
-  bool was_shared_ = false;      // a report counted requests of others
-  timestamp shared_at_{};        // the last one
-  std::uint64_t pool_steps_ = 0; // of ranks in lockstep
-  timestamp pool_stepped_at_{};
-  std::uint32_t turn_ = 0; // rank number at which the search for a minimum begins
+  double log_slow_sum_ = 0;    // of the ranks whose slowness was observed
+  double slow_observed_ = 0;   // these ranks
+  double mean_prompt_ = 1024;  // tokens, of lately
+  double mean_step_s_ = 0;     // between outputs of a rank with streams, of lately; 0 = none was seen
+  pool_figures pool_;          // of the last decision, for whoever asks why
+  bool was_shared_ = false;    // a report counted requests of others
+  timestamp shared_at_{};      // the last one
+  lockstep_observer lockstep_; // is told only where ranks step together
+  std::uint32_t turn_ = 0;     // rank number at which the search for a minimum begins
 };
 
 /// The rank with the fewest KV tokens by the ledger, alone; for comparison.

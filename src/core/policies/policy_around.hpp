@@ -22,6 +22,7 @@ class policy_around : public policy {
   void on_ended(const leg_progress& leg) override { rule_->on_ended(leg); }
   void on_step(const step_observation& step) override { rule_->on_step(step); }
   void on_rank_opened(std::uint16_t rank) override { rule_->on_rank_opened(rank); }
+  void on_rank_closed(std::uint16_t rank) override { rule_->on_rank_closed(rank); }
   void on_report(const load_report& report) override { rule_->on_report(report); }
 
  protected:

@@ -20,6 +20,7 @@ class power_of_two final : public policy {
   void on_ended(const leg_progress& leg) override { scorer_.on_ended(leg); }
   void on_step(const step_observation& step) override { scorer_.on_step(step); }
   void on_rank_opened(std::uint16_t rank) override { scorer_.on_rank_opened(rank); }
+  void on_rank_closed(std::uint16_t rank) override { scorer_.on_rank_closed(rank); }
 
  private:
   headroom scorer_;

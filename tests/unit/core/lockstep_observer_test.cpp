@@ -1,0 +1,166 @@
+#include "core/lockstep_observer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <random>
+#include <vector>
+
+namespace rankwise::core {
+namespace {
+
+constexpr std::uint16_t ranks = 4;
+constexpr double chunk = 4096;
+
+/// Ranks that step together, of which the observer sees what a controller does: placements and outputs.
+class lockstep_engine {
+ public:
+  lockstep_engine(const step_pace::coefficients& truth, bool decodes, std::uint64_t seed)
+      : truth_(truth), decodes_(decodes), random_(seed) {}
+
+  void place(std::uint16_t rank, double tokens) {
+    lanes_[rank].queue.push_back({++handle_, tokens, tokens});
+    observer.placed(rank, handle_, tokens, now_);
+  }
+  void step() {
+    double longest_decode = truth_.decode_s(0, 0);
+    double longest_prompt = 0;
+    for (auto& l : lanes_) {
+      l.decoded = l.streams;
+      longest_decode = std::max(longest_decode, truth_.decode_s(l.streams, l.kv));
+      double left = chunk;
+      for (auto& p : l.queue) {
+        const double piece = std::min(p.left, left);
+        p.left -= piece;
+        left -= piece;
+      }
+      longest_prompt = std::max(longest_prompt, chunk - left);
+    }
+    now_ += from_seconds(longest_decode + truth_.per_prefill_token_s * longest_prompt);
+    const auto end = now_;
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      auto& l = lanes_[rank];
+      bool any = l.decoded > 0;
+      now_ += std::chrono::microseconds{200};
+      while (!l.queue.empty() && l.queue.front().left <= 0) {
+        observer.prefilled(rank, l.queue.front().handle, now_, pace);
+        if (decodes_) {
+          l.streams += 1;
+          l.kv += l.queue.front().tokens;
+        }
+        l.queue.pop_front();
+        any = true;
+      }
+      l.kv += l.decoded;
+      if (l.streams > 0 && static_cast<double>(random_() % 200) < l.streams) {
+        l.kv -= l.kv / l.streams;
+        l.streams -= 1;
+      }
+      if (any)
+        observer.output(rank, now_, {l.streams, l.kv, chunk, !l.queue.empty()}, pace);
+    }
+    now_ = end;
+  }
+  /// `busy`: prompts that wait per rank.
+  void run(int steps, std::size_t busy) {
+    for (int i = 0; i < steps; ++i) {
+      for (std::uint16_t rank = 0; rank < ranks; ++rank)
+        while (lanes_[rank].queue.size() < busy && random_() % 3 != 0)
+          place(rank, 1.0 + static_cast<double>(random_() % 12'000));
+      step();
+    }
+  }
+  [[nodiscard]] double longest_decode_error() const {
+    double worst = 0;
+    for (const double streams : {1.0, 10.0, 30.0})
+      worst = std::max(
+          worst, std::abs(pace.get().decode_s(streams, 6000 * streams) / truth_.decode_s(streams, 6000 * streams) - 1));
+    return worst;
+  }
+  [[nodiscard]] double prefill_error() const {
+    return std::abs(pace.get().per_prefill_token_s / truth_.per_prefill_token_s - 1);
+  }
+
+  lockstep_observer observer;
+  step_pace pace;
+
+ private:
+  struct waiting {
+    request_handle handle;
+    double tokens;
+    double left;
+  };
+  struct lane {
+    std::deque<waiting> queue;
+    double streams = 0;
+    double decoded = 0;
+    double kv = 0;
+  };
+  step_pace::coefficients truth_;
+  bool decodes_;
+  std::mt19937_64 random_;
+  std::vector<lane> lanes_ = std::vector<lane>(ranks);
+  request_handle handle_ = 0;
+  timestamp now_ = timestamp{} + std::chrono::seconds{100};
+};
+
+step_pace::coefficients engine_of_speed(double decode, double prefill) {
+  step_pace::coefficients c;
+  c.base_s *= decode;
+  c.per_request_s *= decode;
+  c.per_kv_token_s *= decode;
+  c.per_prefill_token_s *= prefill;
+  return c;
+}
+
+TEST(lockstep_observer, learns_both_from_ranks_that_prefill_and_decode_in_the_same_steps) {
+  for (const auto& [decode, prefill] : {std::pair{1.0, 1.0}, {0.3, 3.0}, {2.0, 0.3}})
+    for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+      lockstep_engine e{engine_of_speed(decode, prefill), true, seed};
+      e.run(3000, 2);
+      e.run(1000, 0); // a time without prompts
+      EXPECT_LT(e.prefill_error(), 0.06) << decode << " " << prefill << " " << seed;
+      EXPECT_LT(e.longest_decode_error(), 0.08) << decode << " " << prefill << " " << seed;
+    }
+}
+
+TEST(lockstep_observer, learns_from_prompts_alone_whose_steps_show_only_at_their_ends) {
+  for (const double factor : {0.3, 1.0, 3.0})
+    for (const std::size_t busy : {std::size_t{1}, std::size_t{4}})
+      for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+        lockstep_engine e{engine_of_speed(1, factor), false, seed};
+        e.run(3000, busy);
+        EXPECT_LT(e.prefill_error(), 0.1) << factor << " " << busy << " " << seed;
+      }
+}
+
+TEST(lockstep_observer, follows_without_learning_where_it_must_not) {
+  lockstep_engine e{engine_of_speed(2, 2), true, 1};
+  e.observer.learn(false);
+  e.run(500, 2);
+  EXPECT_EQ(e.pace.get().base_s, step_pace{}.get().base_s);
+  EXPECT_EQ(e.pace.get().per_prefill_token_s, step_pace{}.get().per_prefill_token_s);
+  EXPECT_GT(e.observer.steps(), 400u);
+  e.observer.learn(true);
+  e.run(3000, 2);
+  EXPECT_LT(e.prefill_error(), 0.06);
+}
+
+TEST(lockstep_observer, what_is_gone_with_its_rank_or_its_client_holds_nothing_up) {
+  lockstep_engine e{engine_of_speed(0.5, 2), true, 1};
+  e.run(100, 2);
+  for (request_handle h = 1'000'000; h < 1'000'100; ++h) { // never seen to begin
+    e.observer.placed(5, h, 100'000, timestamp{} + std::chrono::seconds{100});
+    e.observer.placed(6, h + 1000, 100'000, timestamp{} + std::chrono::seconds{100});
+  }
+  e.observer.closed(5);
+  for (request_handle h = 1'000'000; h < 1'000'100; ++h)
+    e.observer.dropped(6, h + 1000);
+  e.run(3000, 2);
+  EXPECT_LT(e.prefill_error(), 0.06);
+}
+
+} // namespace
+} // namespace rankwise::core
