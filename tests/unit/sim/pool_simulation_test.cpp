@@ -408,7 +408,7 @@ TEST(happenings, a_decode_rank_of_a_pair_dies_freezes_drains_and_joins_as_any_ot
       auto o = options_of(pool_shape::pair, lockstep);
       o.prefill_ranks = 2; // rank 3 is one of the decode pool only
       o.happenings = {{10, what, 3, 1, core::pool_role::decode}, {15, kind::joins, 3, 1, core::pool_role::decode}};
-      const auto w = steady(500, 15, 1500, 40);
+      const auto w = steady(500, 15, 1500, 150);
       const auto r = simulate(w, o);
       expect_conserved(w, r, name);
       EXPECT_EQ(count_refused(r), 0u) << name;
