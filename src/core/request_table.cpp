@@ -171,16 +171,15 @@ void request_table::order_placement(request_handle handle, slot& s, request_effe
   const bool pairs = pools.pairs();
   s.legs[0] = leg{};
   s.legs[1] = leg{};
-  s.legs[0].state = leg_state::placing;
   s.legs[0].pool = pools.unified != pool_topology::none  ? pools.unified
                    : pools.decode != pool_topology::none ? pools.decode
                                                          : pools.prefill;
-  if (pairs) {
-    s.legs[1].state = leg_state::placing;
-    s.legs[1].pool = pools.prefill;
-    fx.pools[pools.prefill].places.push_back(place_order_of(handle, s));
-  }
-  fx.pools[s.legs[0].pool].places.push_back(place_order_of(handle, s));
+  // Of a pair the leg that waits longer comes first: the decode rank is chosen when there is one that prefills.
+  auto& first = s.legs[pairs ? 1 : 0];
+  if (pairs)
+    first.pool = pools.prefill;
+  first.state = leg_state::placing;
+  fx.pools[first.pool].places.push_back(place_order_of(handle, s));
 }
 
 place_order request_table::place_order_of(request_handle handle, const slot& s) const {
@@ -241,10 +240,12 @@ void request_table::on_placement(const placement& p, timestamp now, request_effe
     return;
   }
   l->state = leg_state::reserved;
-  if (l == &s->legs[1])
+  if (l == &s->legs[1]) {
     s->prefill_placement = p;
-  if (s->legs[0].state != leg_state::reserved || s->legs[1].state != leg_state::reserved)
+    s->legs[0].state = leg_state::placing;
+    fx.pools[s->legs[0].pool].places.push_back(place_order_of(p.handle, *s));
     return;
+  }
   if (!s->request->bootstrap)
     mint_room(*s);
   const auto commit = commit_order_of(p.handle, *s);
@@ -660,10 +661,10 @@ std::vector<request_row> request_table::rows(timestamp now, std::size_t limit) c
     row.completion_tokens = s.next_index;
     row.age_s = to_seconds(now - s.received_at);
     const auto& l = s.legs[0];
-    row.stage = l.state == leg_state::placing    ? "placing"
-                : l.state == leg_state::reserved ? "reserved"
-                : s.next_index == 0              ? "prefilling"
-                                                 : "streaming";
+    row.stage = l.state == leg_state::placing || l.state == leg_state::none ? "placing"
+                : l.state == leg_state::reserved                            ? "reserved"
+                : s.next_index == 0                                         ? "prefilling"
+                                                                            : "streaming";
     if (l.state != leg_state::placing && l.state != leg_state::none)
       row.rank = rank_id{l.pool, l.rank};
     const auto& p = s.legs[1];

@@ -81,9 +81,39 @@ class node : public testing::Test {
   };
 
   void start(std::uint16_t ranks = 1, core::pool_options pool = {}) {
+    core::pool_topology topology;
+    topology.unified = 0;
+    start_pools({std::move(pool)}, topology);
+    for (std::uint16_t r = 0; r < ranks; ++r)
+      join(r, 1, ranks);
+  }
+
+  /// A prefill pool (0) and a decode pool (1) of one rank each.
+  void start_pair(std::uint64_t decode_kv_capacity) {
+    core::pool_options prefill;
+    prefill.name = "prefill";
+    prefill.role = core::pool_role::prefill;
+    core::pool_options decode;
+    decode.name = "decode";
+    decode.index = 1;
+    decode.role = core::pool_role::decode;
+    core::pool_topology topology;
+    topology.prefill = 0;
+    topology.decode = 1;
+    start_pools({prefill, decode}, topology);
+    join(0, 1);
+    for (const auto kind : {link_event_kind::hello, link_event_kind::registered}) {
+      auto e = event(kind, 0, 1);
+      e.rank.pool = 1;
+      e.kv_capacity = decode_kv_capacity;
+      say(std::move(e));
+    }
+  }
+
+  void start_pools(std::vector<core::pool_options> pools, core::pool_topology topology) {
     supervisor_config c;
-    c.pools = {std::move(pool)};
-    c.requests.pools.unified = 0;
+    c.pools = std::move(pools);
+    c.requests.pools = topology;
     c.board = board;
     c.link = &link;
     c.sink = &sink;
@@ -96,8 +126,6 @@ class node : public testing::Test {
     c.on_fatal = [this](std::string reason) { fatal.push_back(std::move(reason)); };
     anon_supervisor = system.spawn(supervisor, std::move(c));
     settle();
-    for (std::uint16_t r = 0; r < ranks; ++r)
-      join(r, 1, ranks);
   }
 
   void TearDown() override {
@@ -151,10 +179,10 @@ class node : public testing::Test {
   }
 
   void submit(core::stream_id stream, const std::string& rid, std::optional<std::int32_t> pin = {},
-              std::int32_t priority = 0) {
+              std::int32_t priority = 0, std::size_t prompt_tokens = 10) {
     core::generate_request r;
     r.rid = rid;
-    r.input_ids.assign(10, 7);
+    r.input_ids.assign(prompt_tokens, 7);
     r.sampling.max_new_tokens = 16;
     r.data_parallel_rank = pin;
     r.priority = priority;

@@ -79,10 +79,9 @@ TEST(request_table, a_pair_reserves_both_ranks_before_either_is_sent_anything) {
   auto n = mini_node::pairs(4);
   n.hold_orders();
   n.submit(1, make_request("a"));
-  EXPECT_EQ(n.pending[0].places.size(), 1u);
-  EXPECT_EQ(n.pending[1].places.size(), 1u);
+  ASSERT_EQ(n.pending[0].places.size(), 1u);
   EXPECT_TRUE(n.pending[0].places[0].hold);
-  EXPECT_TRUE(n.pending[1].places[0].hold);
+  EXPECT_EQ(n.pending[1].places.size(), 0u) << "the decode rank is chosen when there is one that prefills";
   n.pump();
   ASSERT_EQ(n.sent.size(), 2u);
   const auto prefill = n.leg_on(0, 0);
@@ -97,6 +96,26 @@ TEST(request_table, a_pair_reserves_both_ranks_before_either_is_sent_anything) {
   n.output(decode, 1);
   n.output(decode, 1, finish_reason::stop);
   EXPECT_EQ(n.tokens[1], 2u);
+  EXPECT_THAT(n.engine_aborts, IsEmpty());
+  expect_clean(n);
+}
+
+TEST(request_table, a_pair_whose_prefill_rank_is_lost_before_it_has_a_decode_rank_begins_anew) {
+  auto n = mini_node::pairs(2);
+  n.hold_orders();
+  n.submit(1, make_request("a"));
+  const auto order = n.pending[0].places.at(0);
+  n.pending = std::vector<request_effects::for_pool>(2);
+  const auto placed = std::get<placement>(n.controllers[0]->place(order, n.now));
+  n.legs[0][placed.handle] = {placed, order.request, true, 0};
+  n.table.on_placement(placed, n.now, n.fx);
+  ASSERT_EQ(n.fx.pools[1].places.size(), 1u);
+  n.lose(placed.rank);
+  n.pump();
+  ASSERT_EQ(n.sent.size(), 2u) << "both legs, once";
+  EXPECT_NE(n.leg_on(0, 0).rank.rank, placed.rank.rank);
+  EXPECT_EQ(n.leg_on(1, 0).attempt, 1u);
+  n.output(n.leg_on(1, 0), 1, finish_reason::stop);
   EXPECT_THAT(n.engine_aborts, IsEmpty());
   expect_clean(n);
 }
@@ -173,9 +192,10 @@ TEST(request_table, a_cancel_in_every_state_ends_each_open_leg_exactly_once_with
     n.cancel(1); // once more is no error
     if (s.steps == 0) {
       // The end follows the order that it ends: the controllers see the place first.
-      for (auto& p : n.pending) {
-        ASSERT_EQ(p.ends.size(), 1u);
-        EXPECT_TRUE(p.ends[0].abort);
+      ASSERT_EQ(n.pending[0].ends.size(), 1u);
+      EXPECT_TRUE(n.pending[0].ends[0].abort);
+      if (s.pair) {
+        EXPECT_EQ(n.pending[1].ends.size() + n.pending[1].places.size(), 0u) << "its turn had not come";
       }
       const auto outcome = only_outcome(n, 1);
       EXPECT_EQ(outcome.kind, outcome_kind::cancelled);
@@ -463,12 +483,16 @@ TEST(request_table, a_restarted_controller_of_a_pair_commits_what_was_only_reser
   n.hold_orders();
   n.submit(1, make_request("a"));
   // Both reserved; the commits are lost with the controller of the decode pool.
-  auto places = n.pending;
+  auto order = n.pending[0].places.at(0);
   n.pending = std::vector<request_effects::for_pool>(2);
   for (std::uint16_t p = 0; p < 2; ++p) {
-    const auto placed = std::get<placement>(n.controllers[p]->place(places[p].places[0], n.now));
-    n.legs[p][placed.handle] = {placed, places[p].places[0].request, true, 0};
+    const auto placed = std::get<placement>(n.controllers[p]->place(order, n.now));
+    n.legs[p][placed.handle] = {placed, order.request, true, 0};
     n.table.on_placement(placed, n.now, n.fx);
+    if (p == 0) {
+      order = n.fx.pools[1].places.at(0);
+      n.fx.pools[1].places.clear();
+    }
   }
   ASSERT_EQ(n.fx.pools[1].commits.size(), 1u);
   const auto room = n.fx.pools[1].commits[0].bootstrap.room;
