@@ -64,13 +64,18 @@ bool place(self_ptr self, core::place_order& order, bool may_wait) {
   return true;
 }
 
+/// The decode leg of a pair does not: its prefill leg, which has a rank, would stand idle meanwhile.
+bool may_wait_for_rank(self_ptr self, const core::place_order& order) {
+  return !order.hold || self->state.config.pool.role != core::pool_role::decode;
+}
+
 /// An order of which the pool is too full, or which no rank would begin soon, waits with those who do already, when
 /// there is room for that.
 void place_or_wait(self_ptr self, core::place_order& order) {
   auto& st = self->state;
   const auto now = self->clock().now();
   const bool alone = st.waiting->size() == 0 && st.pool->has_room(order);
-  if (alone && place(self, order, true))
+  if (alone && place(self, order, may_wait_for_rank(self, order)))
     return;
   const auto key = st.pool->waiting_order(order, now);
   if (!st.pool->has_room(order))
@@ -86,7 +91,7 @@ void admit_waiting(self_ptr self) {
   const auto now = self->clock().now();
   while (auto* next = st.waiting->next(now)) {
     const auto handle = next->handle;
-    if (!st.pool->has_room(*next) || !place(self, *next, true))
+    if (!st.pool->has_room(*next) || !place(self, *next, may_wait_for_rank(self, *next)))
       return;
     st.waiting->leave(handle);
   }

@@ -89,8 +89,7 @@ class node : public testing::Test {
   }
 
   /// A prefill pool (0) and a decode pool (1) of one rank each.
-  void start_pair(std::uint64_t decode_kv_capacity) {
-    core::pool_options prefill;
+  void start_pair(core::pool_options prefill = {}) {
     prefill.name = "prefill";
     prefill.role = core::pool_role::prefill;
     core::pool_options decode;
@@ -105,7 +104,6 @@ class node : public testing::Test {
     for (const auto kind : {link_event_kind::hello, link_event_kind::registered}) {
       auto e = event(kind, 0, 1);
       e.rank.pool = 1;
-      e.kv_capacity = decode_kv_capacity;
       say(std::move(e));
     }
   }
@@ -179,10 +177,10 @@ class node : public testing::Test {
   }
 
   void submit(core::stream_id stream, const std::string& rid, std::optional<std::int32_t> pin = {},
-              std::int32_t priority = 0, std::size_t prompt_tokens = 10) {
+              std::int32_t priority = 0) {
     core::generate_request r;
     r.rid = rid;
-    r.input_ids.assign(prompt_tokens, 7);
+    r.input_ids.assign(10, 7);
     r.sampling.max_new_tokens = 16;
     r.data_parallel_rank = pin;
     r.priority = priority;
@@ -282,10 +280,14 @@ class node : public testing::Test {
     ADD_FAILURE() << "no " << role;
     return {};
   }
-  pool_view pool() {
-    for (const auto& c : children().children)
-      if (c.status.role == "dp_controller" && c.handle != nullptr)
-        return ask<pool_view>(caf::actor_cast<dp_controller_actor>(c.handle), list_atom::value);
+  pool_view pool(std::uint16_t number = 0) {
+    for (const auto& c : children().children) {
+      if (c.status.role != "dp_controller" || c.handle == nullptr)
+        continue;
+      auto view = ask<pool_view>(caf::actor_cast<dp_controller_actor>(c.handle), list_atom::value);
+      if (view.pool == number)
+        return view;
+    }
     ADD_FAILURE() << "no controller";
     return {};
   }

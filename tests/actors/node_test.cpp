@@ -354,29 +354,27 @@ TEST_F(node, where_all_places_to_wait_are_taken_a_higher_class_takes_that_of_a_l
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
-TEST_F(node, a_pair_waits_for_kv_of_a_decode_rank_before_either_leg_is_sent) {
-  start_pair(10'000);
-  submit(1, "runs", {}, 0, 6000);
+TEST_F(node, a_pair_gets_its_decode_rank_when_it_has_one_that_prefills_and_neither_is_told_before) {
+  core::pool_options prefill;
+  prefill.requests_in_flight_max = 1;
+  start_pair(prefill);
+  submit(1, "runs");
   ASSERT_EQ(adds_of("runs").size(), 2u);
-  submit(2, "waits", {}, 0, 6000);
-  submit(3, "gives up", {}, 0, 6000);
+  submit(2, "waits");
+  submit(3, "gives up");
   EXPECT_THAT(adds_of("waits"), IsEmpty());
+  EXPECT_EQ(pool(1).charges, 1u) << "nothing is charged to a decode rank meanwhile";
   caf::anon_send(directory->request_manager().handle, cancel_request{3, core::failure::client_cancelled});
   settle();
   for (const auto& leg : adds_of("runs"))
     output(leg, {1}, core::finish_reason::stop);
-  EXPECT_EQ(adds_of("waits").size(), 2u);
+  ASSERT_EQ(adds_of("waits").size(), 2u);
   EXPECT_THAT(adds_of("gives up"), IsEmpty());
   for (const auto& leg : adds_of("waits"))
     output(leg, {1}, core::finish_reason::stop);
+  EXPECT_EQ(sink.tokens[2].size(), 1u);
+  EXPECT_EQ(pool(0).charges + pool(1).charges, 0u);
   EXPECT_THAT(history.violations(), IsEmpty());
-  // Nor for ever.
-  submit(4, "runs on", {}, 0, 6000);
-  submit(5, "patient", {}, 0, 6000);
-  advance(9s);
-  EXPECT_THAT(adds_of("patient"), IsEmpty());
-  advance(2s);
-  EXPECT_EQ(adds_of("patient").size(), 2u) << "as things are";
 }
 
 TEST_F(node, a_request_waits_for_room_no_longer_than_the_pool_allows) {
