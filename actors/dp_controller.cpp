@@ -127,7 +127,7 @@ void carry_out(self_ptr self, pool_orders& orders) {
       st.pool->left_waiting(end.handle, now);
       continue;
     }
-    st.pool->end(end.handle, now);
+    st.pool->end(end.handle, now, end.generated);
     const auto found = st.legs.find(end.handle);
     if (found == st.legs.end())
       continue;
@@ -441,7 +441,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         // Whatever its predecessor had placed belongs to nobody now: end it, on the engines too.
         pool_orders orders;
         for (const auto& [handle, leg] : s.legs)
-          orders.ends.push_back({handle, true});
+          orders.ends.push_back({handle, true, 0});
         // The order of a hash map must not decide the order of aborts.
         std::sort(orders.ends.begin(), orders.ends.end(),
                   [](const core::end_order& a, const core::end_order& b) { return a.handle < b.handle; });

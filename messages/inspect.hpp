@@ -161,7 +161,7 @@ typename Inspector::result_type inspect(Inspector& f, commit_order& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, end_order& x) {
-  return f(caf::meta::type_name("end_order"), x.handle, x.abort);
+  return f(caf::meta::type_name("end_order"), x.handle, x.abort, x.generated);
 }
 
 template <class Inspector>

@@ -54,6 +54,7 @@ struct commit_order {
 struct end_order {
   request_handle handle = 0;
   bool abort = false;
+  std::uint32_t generated = 0; ///< tokens that its stream got from it
 };
 
 /// What one engine batch meant for the charges of one rank.

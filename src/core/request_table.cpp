@@ -342,7 +342,7 @@ void request_table::end_legs(request_handle handle, slot& s, bool abort, request
     // Ends are carried out before places: an order that has not left yet is taken back, its end would come too early.
     if (l.state != leg_state::placing ||
         std::erase_if(orders.places, [&](const place_order& o) { return o.handle == handle; }) == 0) {
-      orders.ends.push_back({handle, abort});
+      orders.ends.push_back({handle, abort, &l == &s.legs[0] ? s.next_index : 0});
       if (abort)
         expect_abort(handle, s, l, fx);
     }

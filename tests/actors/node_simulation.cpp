@@ -631,7 +631,7 @@ class node_simulation {
     if (controller == nullptr || controller->state.legs.empty())
       return after(5ms, [this] { end_some_charge(); });
     pool_orders orders;
-    orders.ends.push_back({controller->state.legs.begin()->first, false});
+    orders.ends.push_back({controller->state.legs.begin()->first, false, 0});
     caf::anon_send(caf::actor_cast<dp_controller_actor>(controller), std::move(orders));
   }
 

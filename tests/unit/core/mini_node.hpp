@@ -294,7 +294,7 @@ class mini_node {
       controller.release(h, now);
     for (const auto& end : work.ends) {
       ends.emplace_back(p, end);
-      controller.end(end.handle, now);
+      controller.end(end.handle, now, end.generated);
       const auto found = legs[p].find(end.handle);
       if (found == legs[p].end())
         continue;

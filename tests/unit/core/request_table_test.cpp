@@ -203,8 +203,10 @@ TEST(request_table, a_cancel_in_every_state_ends_each_open_leg_exactly_once_with
     }
     const std::size_t open_legs = !s.pair ? 1 : s.steps == 3 ? 1 : 2;
     EXPECT_EQ(n.ends.size(), open_legs);
-    for (const auto& [pool, end] : n.ends)
+    for (const auto& [pool, end] : n.ends) {
       EXPECT_TRUE(end.abort);
+      EXPECT_EQ(end.generated, pool == token_pool && s.steps >= 2 ? 1u : 0u);
+    }
     EXPECT_EQ(n.engine_aborts.size(), open_legs);
     EXPECT_EQ(only_outcome(n, 1).kind, outcome_kind::cancelled);
     EXPECT_EQ(only_outcome(n, 1).reason, failure::client_cancelled);
