@@ -410,7 +410,11 @@ void headroom::forget_rank(std::uint16_t rank) {
 }
 
 std::optional<choice> least_kv::choose(std::span<const rank_view> ranks, const placement_request&) {
-  return lowest_in_turn(ranks, turn_, [](const rank_view& rank) { return static_cast<double>(rank.tokens); });
+  return lowest_in_turn(ranks, turn_, [](const rank_view& rank) { return kv_on(rank); });
+}
+
+std::optional<double> least_kv::score_of(const rank_view& rank, const placement_request&) const {
+  return kv_on(rank);
 }
 
 } // namespace rankwise::core

@@ -138,14 +138,12 @@ class headroom final : public policy {
   std::uint32_t turn_ = 0;     // rank number at which the search for a minimum begins
 };
 
-/// The rank with the fewest KV tokens by the ledger, alone; for comparison.
+/// The rank with the fewest KV tokens, alone; for comparison.
 class least_kv final : public policy {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "least_kv"; }
   [[nodiscard]] std::optional<choice> choose(std::span<const rank_view> ranks, const placement_request&) override;
-  [[nodiscard]] std::optional<double> score_of(const rank_view& rank, const placement_request&) const override {
-    return static_cast<double>(rank.tokens);
-  }
+  [[nodiscard]] std::optional<double> score_of(const rank_view& rank, const placement_request&) const override;
 
  private:
   std::uint32_t turn_ = 0;
