@@ -236,8 +236,9 @@ std::optional<choice> headroom::choose(std::span<const rank_view> ranks, const p
   result.cached_tokens = request.prompt_tokens - std::min(request.prompt_tokens, static_cast<std::uint64_t>(work));
   if (options_.headroom_late_binding && request.may_wait && chosen->requests > 0) {
     const auto e = look(*chosen, request, pool_, work, output);
-    const bool covered = request.needs_prefill && chosen->prefilling > 0 &&
-                         e.backlog_tokens > options_.headroom_credit_chunks * chunk_of(*chosen);
+    // What others place between two reports is not seen: each takes its part of the credit only.
+    const double credit = options_.headroom_credit_chunks * ours_share_ * chunk_of(*chosen);
+    const bool covered = request.needs_prefill && chosen->prefilling > 0 && e.backlog_tokens > credit;
     result.wait = covered || !e.fits;
   }
   return result;
@@ -354,6 +355,8 @@ void headroom::look_for_others(lane& l, const step_observation& step) {
     was_shared_ = true;
   }
   l.foreign_reported = seen;
+  constexpr double weight = 0.02; // of one report
+  ours_share_ += weight * ((seen ? ours / step.reported_requests : 1) - ours_share_);
   l.requests_at_report = ours;
   l.report_judged = step.report_sequence;
 }

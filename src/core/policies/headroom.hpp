@@ -132,6 +132,7 @@ class headroom final : public policy {
   double mean_prompt_ = 1024;  // tokens, of lately
   double mean_step_s_ = 0;     // between outputs of a rank with streams, of lately; 0 = none was seen
   pool_figures pool_;          // of the last decision, for whoever asks why
+  double ours_share_ = 1;      // of the requests that reports count, of lately
   bool was_shared_ = false;    // a report counted requests of others
   timestamp shared_at_{};      // the last one
   lockstep_observer lockstep_; // is told only where ranks step together

@@ -92,6 +92,33 @@ TEST(headroom_late_binding, waits_for_kv_but_never_for_an_empty_rank) {
   EXPECT_FALSE(p.choose(ranks, r)->wait) << "nothing would change by waiting";
 }
 
+TEST(headroom_late_binding, the_credit_is_shared_with_those_whose_requests_reports_count) {
+  headroom p{policy_options{}};
+  auto ranks = equal_ranks(2);
+  for (auto& r : ranks)
+    add_prompt(r, 2 * chunk);
+  auto r = prompt(1000);
+  r.may_wait = true;
+  const auto told = [&](std::uint32_t reported) {
+    static std::uint64_t sequence = 0;
+    for (int i = 0; i < 400; ++i) {
+      step_observation s;
+      s.rank = static_cast<std::uint16_t>(i % 2);
+      s.at = at(0);
+      s.requests_before = s.requests_after = 10;
+      s.report_sequence = ++sequence;
+      s.reported_requests = reported;
+      p.on_step(s);
+    }
+  };
+  told(10);
+  EXPECT_FALSE(p.choose(ranks, r)->wait) << "two chunks of three";
+  told(40);
+  EXPECT_TRUE(p.choose(ranks, r)->wait) << "two, and three quarters of one are ours";
+  told(10);
+  EXPECT_FALSE(p.choose(ranks, r)->wait) << "they are gone";
+}
+
 TEST(headroom_late_binding, is_off_by_its_switch_and_where_nothing_is_prefilled) {
   policy_options o;
   o.headroom_late_binding = false;
