@@ -15,6 +15,8 @@ constexpr double chunk_unknown = 8192;
 constexpr double kv_capacity_unknown = 1 << 20;
 constexpr double max_running_unknown = 256;
 
+constexpr duration shared_for = std::chrono::seconds{60}; // after a report counted requests of others
+
 double or_else(double value, double otherwise) noexcept {
   return value > 0 ? value : otherwise;
 }
@@ -46,20 +48,6 @@ double foreign(double reported, double ours) noexcept {
   return reported - ours > 2 + 0.15 * ours ? reported - ours : 0;
 }
 
-double foreign_requests(const rank_view& rank) noexcept {
-  return foreign(static_cast<double>(rank.reported_running) + rank.reported_waiting, rank.requests);
-}
-
-double foreign_waiting(const rank_view& rank) noexcept {
-  const double beyond = static_cast<double>(rank.reported_waiting) - rank.prefilling;
-  return foreign_requests(rank) > 0 ? std::max(beyond, 0.0) : 0;
-}
-
-double decoding_on(const rank_view& rank, const placement_request& request) noexcept {
-  const double ours = request.needs_prefill ? rank.requests - std::min(rank.prefilling, rank.requests) : rank.requests;
-  return ours + std::max(foreign_requests(rank) - foreign_waiting(rank), 0.0);
-}
-
 /// KV tokens on the rank: our own, which we know exactly, or fewer where prompts share them; more only where a report
 /// counts much more than it can count twice (prompts whose KV is taken, and whose first token was not seen).
 double kv_on(const rank_view& rank) noexcept {
@@ -78,6 +66,20 @@ double chunk_of(const rank_view& rank) noexcept {
 }
 
 } // namespace
+
+double headroom::foreign_requests(const rank_view& rank) const noexcept {
+  return shared_ ? foreign(static_cast<double>(rank.reported_running) + rank.reported_waiting, rank.requests) : 0;
+}
+
+double headroom::foreign_waiting(const rank_view& rank) const noexcept {
+  const double beyond = static_cast<double>(rank.reported_waiting) - rank.prefilling;
+  return foreign_requests(rank) > 0 ? std::max(beyond, 0.0) : 0;
+}
+
+double headroom::decoding_on(const rank_view& rank, const placement_request& request) const noexcept {
+  const double ours = request.needs_prefill ? rank.requests - std::min(rank.prefilling, rank.requests) : rank.requests;
+  return ours + std::max(foreign_requests(rank) - foreign_waiting(rank), 0.0);
+}
 
 double headroom::decode_step_s(const rank_view& rank, const placement_request& request) const {
   return pace_.get().decode_s(decoding_on(rank, request), decoded_kv_on(rank, request)) * lanes_.find(rank.rank).slow;
@@ -351,8 +353,7 @@ void headroom::look_for_others(lane& l, const step_observation& step) {
   const double ours = step.requests_before;
   const bool seen = foreign(step.reported_requests, std::max(ours, l.requests_at_report)) > 0;
   if (seen && l.foreign_reported) {
-    shared_at_ = step.at;
-    was_shared_ = true;
+    shared_until_ = step.at + shared_for;
   }
   l.foreign_reported = seen;
   constexpr double weight = 0.02; // of one report
@@ -367,16 +368,15 @@ void headroom::on_step(const step_observation& step) {
   const double gap = to_seconds(step.at - l.last_step);
   // What others have on the rank lengthens its steps, and we do not know that well enough to learn from it. Who has
   // placed something on one rank will do so on all, between two reports.
-  constexpr double shared_for_s = 60;
   look_for_others(l, step);
-  const bool shared = was_shared_ && to_seconds(step.at - shared_at_) < shared_for_s;
+  shared_ = step.at < shared_until_;
   const double decoding = step.requests_after - step.prefilling_after;
   const auto decoded_kv = static_cast<double>(step.kv_tokens - std::min(step.kv_tokens, step.prefill_tokens));
   if (options_.lockstep) {
-    lockstep_.learn(options_.headroom_learn && !shared);
+    lockstep_.learn(options_.headroom_learn && !shared_);
     lockstep_.output(step.rank, step.at,
                      {decoding, decoded_kv, static_cast<double>(step.chunk_tokens), step.prefilling_after > 0}, pace_);
-  } else if (options_.headroom_learn && !shared) {
+  } else if (options_.headroom_learn && !shared_) {
     if (l.stepped && l.decoding_only && step.first_tokens == 0 && gap > 0) {
       const double predicted = pace_.get().decode_s(l.requests_after_step, l.kv_after_step);
       observe_slowness(l, gap / std::max(predicted, 1e-6));

@@ -101,6 +101,10 @@ class headroom final : public policy {
   [[nodiscard]] estimate look(const rank_view& rank, const placement_request& request, const pool_figures& pool,
                               double work, double output) const;
   [[nodiscard]] pool_figures look_at_pool(std::span<const rank_view> ranks, const placement_request& request) const;
+  /// Requests of others on a rank, e.g. of another front end: what its report counts beyond our own.
+  [[nodiscard]] double foreign_requests(const rank_view& rank) const noexcept;
+  [[nodiscard]] double foreign_waiting(const rank_view& rank) const noexcept;
+  [[nodiscard]] double decoding_on(const rank_view& rank, const placement_request& request) const noexcept;
   [[nodiscard]] double decode_step_s(const rank_view& rank, const placement_request& request) const;
   [[nodiscard]] double work_of(const placement_request& request, std::uint16_t rank,
                                std::span<const prefix_map::match> matches) const;
@@ -127,14 +131,14 @@ class headroom final : public policy {
   by_rank<lane> lanes_;
   std::vector<double> scores_;
   mutable std::vector<std::uint16_t> preferred_;
-  double log_slow_sum_ = 0;    // of the ranks whose slowness was observed
-  double slow_observed_ = 0;   // these ranks
-  double mean_prompt_ = 1024;  // tokens, of lately
-  double mean_step_s_ = 0;     // between outputs of a rank with streams, of lately; 0 = none was seen
-  pool_figures pool_;          // of the last decision, for whoever asks why
-  double ours_share_ = 1;      // of the requests that reports count, of lately
-  bool was_shared_ = false;    // a report counted requests of others
-  timestamp shared_at_{};      // the last one
+  double log_slow_sum_ = 0;   // of the ranks whose slowness was observed
+  double slow_observed_ = 0;  // these ranks
+  double mean_prompt_ = 1024; // tokens, of lately
+  double mean_step_s_ = 0;    // between outputs of a rank with streams, of lately; 0 = none was seen
+  pool_figures pool_;         // of the last decision, for whoever asks why
+  double ours_share_ = 1;     // of the requests that reports count, of lately
+  bool shared_ = false;       // reports count requests of others
+  timestamp shared_until_{};
   lockstep_observer lockstep_; // is told only where ranks step together
   std::uint32_t turn_ = 0;     // rank number at which the search for a minimum begins
 };
