@@ -83,8 +83,6 @@ struct leg_progress {
 struct step_observation {
   std::uint16_t rank = 0;
   timestamp at{};
-  std::uint32_t first_tokens = 0;      ///< requests that got their first
-  std::uint64_t prefilled_tokens = 0;  ///< work_tokens of those
   std::uint32_t prefilling_after = 0;  ///< requests on the rank without a first token, now
   std::uint32_t requests_after = 0;    ///< on the rank now
   std::uint64_t kv_tokens = 0;         ///< on the rank, by the ledger

@@ -514,8 +514,6 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
     const auto* c = ledger_.find(handle);
     if (c == nullptr)
       continue;
-    step.first_tokens += 1;
-    step.prefilled_tokens += options_.role == pool_role::decode ? 0 : c->work_tokens;
     auto leg = progress_of(handle, *c, now);
     if (i < p.first_cached.size())
       leg.cached_tokens = p.first_cached[i];
@@ -523,11 +521,7 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
     policy_->on_first_token(leg);
   }
   for (std::size_t i = 0; i < p.ended.size(); ++i) {
-    const auto ended = end_charge(p.ended[i], now, i < p.ended_tokens.size() ? p.ended_tokens[i] : 0);
-    if (ended && !ended->prefilled && options_.role == pool_role::prefill && !ended->released) {
-      step.first_tokens += 1;
-      step.prefilled_tokens += ended->work_tokens;
-    }
+    end_charge(p.ended[i], now, i < p.ended_tokens.size() ? p.ended_tokens[i] : 0);
   }
   ledger_.set_generated(p.rank.rank, p.epoch, p.generated_tokens);
   const auto after = ledger_.of(p.rank.rank, now);

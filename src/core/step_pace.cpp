@@ -8,8 +8,8 @@ namespace rankwise::core {
 namespace {
 
 constexpr double forgetting = 0.999; // of what is known of a kind of steps, with each of them
-constexpr double noise_s2 = 1e-6;     // (1 ms)^2: what steps vary by themselves ...
-constexpr double noise_share = 0.03;  // ... and by what is not known of their batches
+constexpr double noise_s2 = 1e-6;    // (1 ms)^2: what steps vary by themselves ...
+constexpr double noise_share = 0.03; // ... and by what is not known of their batches
 // Of the factors by which an engine differs from the prior: the one that all terms of decoding have in common, and each
 // term's own. Another engine decodes rather faster or slower in all than in one alone.
 constexpr double speed_variance = 1;

@@ -254,24 +254,23 @@ void headroom::on_placed(std::uint16_t rank, const placement_request& request) {
     p.cached = cached_on(request, rank, matches);
     p.blocks.assign(request.blocks.begin(), request.blocks.end());
   }
-  if (options_.lockstep && request.needs_prefill)
-    lockstep_.placed(rank, request.handle, p.work, request.now);
   mean_prompt_ += 0.01 * (static_cast<double>(request.prompt_tokens) - mean_prompt_);
   auto& l = lanes_[rank];
   if (l.prompts.empty()) {
     l.steps_at_head = steps_of(l);
-    l.head_since = request.now;
-    l.head_follows = false;
   }
+  if (request.needs_prefill)
+    observer_of(rank).placed(place_of(rank), request.handle, p.work, request.now);
   l.prompts.push_back(std::move(p));
 }
 
 void headroom::forget_prompt(const leg_progress& leg, bool prefilled) {
-  if (options_.lockstep && prefilled)
-    lockstep_.prefilled(leg.rank, leg.handle, leg.at, pace_);
-  else if (options_.lockstep)
-    lockstep_.dropped(leg.rank, leg.handle);
   auto& l = lanes_[leg.rank];
+  auto& observer = observer_of(leg.rank);
+  if (prefilled)
+    learn(observer.prefilled(place_of(leg.rank), leg.handle, leg.at, pace_.get()), l);
+  else
+    observer.dropped(place_of(leg.rank), leg.handle);
   auto& prompts = l.prompts;
   const auto found =
       std::find_if(prompts.begin(), prompts.end(), [&](const auto& p) { return p.handle == leg.handle; });
@@ -286,14 +285,7 @@ void headroom::forget_prompt(const leg_progress& leg, bool prefilled) {
     }
   }
   if (found == prompts.begin()) {
-    if (prefilled && !l.any_done) {
-      l.any_done = true;
-      l.done_since = l.head_since;
-      l.done_steps = l.steps - l.steps_at_head + (l.head_follows ? 0 : 1);
-    }
     l.steps_at_head = steps_of(l);
-    l.head_since = leg.at;
-    l.head_follows = prefilled;
   }
   prompts.erase(found);
 }
@@ -323,27 +315,21 @@ void headroom::observe_slowness(lane& l, double ratio) {
   l.slow = relative < noise && relative * noise > 1 ? 1 : relative;
 }
 
-/// What the prompts of the step before took, beside what decoding explains of it.
-void headroom::learn_from_prompts(lane& l, const step_observation& step) {
-  const double seconds = to_seconds(step.at - l.done_since);
-  // Where KV must be handed over, the prompts of one step are told one after the other, as each is there.
-  constexpr double same_step = 0.1; // of the time of the step
-  if (seconds <= same_step * l.done.seconds) {
-    l.done.seconds += seconds;
-    l.done.tokens += static_cast<double>(step.prefilled_tokens);
+void headroom::learn(const std::optional<step_seen>& seen, lane& l) {
+  if (!seen || !options_.headroom_learn || shared_)
     return;
+  double seconds = seen->seconds;
+  if (!options_.lockstep) { // where all are as slow as the slowest, nobody can tell which it is
+    const auto& c = pace_.get();
+    const double predicted =
+        seen->steps * c.decode_s(seen->decoding, seen->kv_tokens) + c.per_prefill_token_s * seen->prompt_tokens;
+    observe_slowness(l, seconds / std::max(predicted, 1e-6));
+    seconds /= l.slow;
   }
-  const auto& c = pace_.get();
-  const auto done = std::exchange(
-      l.done, {seconds, c.decode_s(l.decoding_after_step, l.decoded_kv_after_step) * static_cast<double>(l.done_steps),
-               static_cast<double>(step.prefilled_tokens), step.requests_after == step.prefilling_after});
-  // Short ones say more about when they were noticed than about their rank.
-  constexpr double tokens_min = 512;
-  if (done.tokens < tokens_min)
-    return;
-  if (done.alone) // else its decode steps say it better
-    observe_slowness(l, done.seconds / (done.decode_s + c.per_prefill_token_s * done.tokens));
-  pace_.learn_prefill(done.seconds / l.slow, done.decode_s, done.tokens);
+  if (seen->decoding > 0)
+    pace_.learn_step(seconds, seen->decoding, seen->kv_tokens, seen->prompt_tokens);
+  else
+    pace_.learn_prefill(seconds, seen->steps * pace_.get().base_s, seen->prompt_tokens);
 }
 
 /// A report is late: it may count those of ours that ended since the one before. Only two in a row show others.
@@ -372,37 +358,24 @@ void headroom::on_step(const step_observation& step) {
   shared_ = step.at < shared_until_;
   const double decoding = step.requests_after - step.prefilling_after;
   const auto decoded_kv = static_cast<double>(step.kv_tokens - std::min(step.kv_tokens, step.prefill_tokens));
-  if (options_.lockstep) {
-    lockstep_.learn(options_.headroom_learn && !shared_);
-    lockstep_.output(step.rank, step.at,
-                     {decoding, decoded_kv, static_cast<double>(step.chunk_tokens), step.prefilling_after > 0}, pace_);
-  } else if (options_.headroom_learn && !shared_) {
-    if (l.stepped && l.decoding_only && step.first_tokens == 0 && gap > 0) {
-      const double predicted = pace_.get().decode_s(l.requests_after_step, l.kv_after_step);
-      observe_slowness(l, gap / std::max(predicted, 1e-6));
-      pace_.learn_decode(gap / l.slow, l.requests_after_step, l.kv_after_step);
-    }
-    if (l.any_done)
-      learn_from_prompts(l, step);
-  }
+  learn(observer_of(step.rank).output(
+            place_of(step.rank), step.at,
+            {decoding, decoded_kv, static_cast<double>(step.chunk_tokens), step.prefilling_after > 0}, pace_.get()),
+        l);
   constexpr double longest_step_s = 60; // longer, and it was no step
   if (l.stepped && l.decoding_after_step > 0 && gap <= longest_step_s) {
     constexpr double weight = 0.01; // of one observation
     mean_step_s_ += (mean_step_s_ > 0 ? weight : 1) * (gap - mean_step_s_);
   }
-  l.any_done = false;
   l.last_gap_s = l.stepped ? gap : 0;
   l.last_step = step.at;
   l.stepped = true;
-  l.decoding_only = step.prefilling_after == 0 && step.requests_after > 0;
-  l.kv_after_step = static_cast<double>(step.kv_tokens);
-  l.requests_after_step = step.requests_after;
   l.decoding_after_step = decoding;
-  l.decoded_kv_after_step = decoded_kv;
 }
 
 void headroom::forget_rank(std::uint16_t rank) {
-  lockstep_.closed(rank);
+  if (options_.lockstep)
+    lockstep_.closed(rank);
   auto& l = lanes_[rank];
   if (l.slowness_observed) {
     log_slow_sum_ -= std::log(l.observed_slow);

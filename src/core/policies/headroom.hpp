@@ -1,10 +1,10 @@
 #pragma once
 
-#include "core/lockstep_observer.hpp"
 #include "core/output_lengths.hpp"
 #include "core/policies/by_rank.hpp"
 #include "core/policy.hpp"
 #include "core/prefix_map.hpp"
+#include "core/step_observer.hpp"
 #include "core/step_pace.hpp"
 
 #include <deque>
@@ -49,30 +49,14 @@ class headroom final : public policy {
     double cached;                     // tokens that the rank was likely to have
     std::vector<std::uint64_t> blocks; // it has them from the first token on
   };
-  /// Prompts that one step ended; their outputs may come in several messages.
-  struct prompts_done {
-    double seconds = 0;
-    double decode_s = 0; // of these, by the streams that were there
-    double tokens = 0;
-    bool alone = false; // no stream decodes on the rank after them
-  };
   struct lane {
     std::deque<pending_prompt> prompts; // placed and without a first token, in order
     std::uint64_t steps_at_head = 0;    // of the rank (in lockstep, of the pool) when the first of them began
     std::uint64_t steps = 0;
-    timestamp head_since{};    // when the first of them began
-    bool head_follows = false; // it began with the end of the one before, not with a step of its own
-    timestamp done_since{};    // of those that this step ends
-    std::uint64_t done_steps = 0;
-    bool any_done = false;
-    prompts_done done;
+    step_observer observer; // of a rank that steps by itself
     timestamp last_step{};
-    bool stepped = false;       // last_step is one
-    bool decoding_only = false; // what was left after it to do was decoding
-    double kv_after_step = 0;
-    double requests_after_step = 0;
-    double decoding_after_step = 0; // of these, those whose prompt was computed
-    double decoded_kv_after_step = 0;
+    bool stepped = false;            // last_step is one
+    double decoding_after_step = 0;  // streams
     std::uint64_t report_judged = 0; // sequence of the last
     double requests_at_report = 0;   // ours
     bool foreign_reported = false;   // by it
@@ -111,6 +95,10 @@ class headroom final : public policy {
   [[nodiscard]] double foreign_backlog(const rank_view& rank, const placement_request& request) const;
   [[nodiscard]] double backlog(const rank_view& rank, const placement_request& request) const;
   [[nodiscard]] double score(const estimate& e, const rank_view& rank) const;
+  [[nodiscard]] step_observer& observer_of(std::uint16_t rank) {
+    return options_.lockstep ? lockstep_ : lanes_[rank].observer;
+  }
+  [[nodiscard]] std::uint16_t place_of(std::uint16_t rank) const noexcept { return options_.lockstep ? rank : 0; }
   [[nodiscard]] std::uint64_t steps_of(const lane& l) const noexcept {
     return options_.lockstep ? lockstep_.steps() : l.steps;
   }
@@ -119,7 +107,7 @@ class headroom final : public policy {
                                  std::span<const prefix_map::match> matches) const;
   void forget_rank(std::uint16_t rank);
   void forget_prompt(const leg_progress& leg, bool prefilled);
-  void learn_from_prompts(lane& l, const step_observation& step);
+  void learn(const std::optional<step_seen>& seen, lane& l);
 
   policy_options options_;
   step_pace pace_;
@@ -139,8 +127,8 @@ class headroom final : public policy {
   double ours_share_ = 1;     // of the requests that reports count, of lately
   bool shared_ = false;       // reports count requests of others
   timestamp shared_until_{};
-  lockstep_observer lockstep_; // is told only where ranks step together
-  std::uint32_t turn_ = 0;     // rank number at which the search for a minimum begins
+  step_observer lockstep_; // of all ranks, where they step together
+  std::uint32_t turn_ = 0; // rank number at which the search for a minimum begins
 };
 
 /// The rank with the fewest KV tokens, alone; for comparison.

@@ -1,4 +1,4 @@
-#include "core/lockstep_observer.hpp"
+#include "core/step_observer.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -14,66 +14,71 @@ constexpr double tokens_min = 512;
 
 } // namespace
 
-lockstep_observer::lane& lockstep_observer::lane_of(std::uint16_t rank) {
+step_observer::lane& step_observer::lane_of(std::uint16_t rank) {
   if (rank >= lanes_.size())
     lanes_.resize(rank + std::size_t{1});
   return lanes_[rank];
 }
 
-bool lockstep_observer::idle() const {
+bool step_observer::idle() const {
   return std::all_of(lanes_.begin(), lanes_.end(),
                      [](const lane& l) { return l.prompts.empty() && l.after.decoding <= 0; });
 }
 
-void lockstep_observer::placed(std::uint16_t rank, request_handle handle, double work_tokens, timestamp at) {
+void step_observer::placed(std::uint16_t rank, request_handle handle, double work_tokens, timestamp at) {
   if (idle())
     begin_ = at;
   lane_of(rank).prompts.push_back({handle, work_tokens, at, false});
 }
 
-void lockstep_observer::prefilled(std::uint16_t rank, request_handle handle, timestamp at, step_pace& pace) {
-  advance(at, pace);
+std::optional<step_seen> step_observer::prefilled(std::uint16_t rank, request_handle handle, timestamp at,
+                                                  const step_pace::coefficients& pace) {
+  const auto seen = advance(at, pace);
   for (auto& p : lane_of(rank).prompts)
     if (p.handle == handle)
       p.done = true;
+  return seen;
 }
 
-void lockstep_observer::dropped(std::uint16_t rank, request_handle handle) {
+void step_observer::dropped(std::uint16_t rank, request_handle handle) {
   std::erase_if(lane_of(rank).prompts, [&](const prompt& p) { return p.handle == handle; });
 }
 
-void lockstep_observer::output(std::uint16_t rank, timestamp at, const after_output& after, step_pace& pace) {
-  advance(at, pace);
+std::optional<step_seen> step_observer::output(std::uint16_t rank, timestamp at, const after_output& after,
+                                               const step_pace::coefficients& pace) {
+  const auto seen = advance(at, pace);
   lane_of(rank).after = after;
+  return seen;
 }
 
-void lockstep_observer::closed(std::uint16_t rank) {
+void step_observer::closed(std::uint16_t rank) {
   lane_of(rank) = {};
 }
 
-void lockstep_observer::advance(timestamp at, step_pace& pace) {
+std::optional<step_seen> step_observer::advance(timestamp at, const step_pace::coefficients& pace) {
   // All outputs of a step come within so much of the shortest step, or of this one, from the first of them on.
   constexpr double of_shortest = 0.3;
   constexpr double of_this = 0.05;
-  if (watched_.seen && to_seconds(at - watched_.end) <= std::max(of_shortest * pace.get().base_s,
-                                                                 of_this * to_seconds(watched_.end - watched_.begin)))
-    return;
-  if (watched_.seen)
-    end_watched_step(pace);
+  constexpr double longest_step_s = 2; // beyond that it was rather a pause
+  const double this_s = std::min(to_seconds(watched_.end - watched_.begin), longest_step_s);
+  if (watched_.seen && to_seconds(at - watched_.end) <= std::max(of_shortest * pace.base_s, of_this * this_s))
+    return std::nullopt;
+  auto seen = watched_.seen ? end_watched_step() : std::nullopt;
   watched_ = {begin_, at, true, 0, 0, true};
   for (const auto& l : lanes_)
-    if (l.after.decoding > 0 && pace.get().decode_s(l.after.decoding, l.after.kv_tokens) >
-                                    pace.get().decode_s(watched_.decoding, watched_.kv_tokens)) {
+    if (l.after.decoding > 0 &&
+        pace.decode_s(l.after.decoding, l.after.kv_tokens) >= pace.decode_s(watched_.decoding, watched_.kv_tokens)) {
       watched_.decoding = l.after.decoding;
       watched_.kv_tokens = l.after.kv_tokens;
       watched_.clear = !l.after.starting || !l.prompts.empty();
     }
   begin_ = at;
   ++steps_;
+  return seen;
 }
 
 /// What the rank computed of its prompts in one step.
-double lockstep_observer::compute(lane& l) const {
+double step_observer::compute(lane& l) const {
   const double chunk = l.after.chunk_tokens > 0 ? l.after.chunk_tokens : chunk_unknown;
   double computed = 0;
   for (auto& p : l.prompts) {
@@ -88,7 +93,7 @@ double lockstep_observer::compute(lane& l) const {
 
 /// Where a rank decodes each step has an output. Else only those have one in which a prompt ended, after as many
 /// without as its pieces took.
-double lockstep_observer::steps_watched() const {
+double step_observer::steps_watched() const {
   if (watched_.decoding > 0)
     return 1;
   double steps = 0;
@@ -104,7 +109,7 @@ double lockstep_observer::steps_watched() const {
   return steps;
 }
 
-void lockstep_observer::end_watched_step(step_pace& pace) {
+std::optional<step_seen> step_observer::end_watched_step() {
   const double steps = steps_watched();
   double tokens = 0;
   for (double step = 0; step < steps; ++step) {
@@ -118,13 +123,13 @@ void lockstep_observer::end_watched_step(step_pace& pace) {
     any_done = std::erase_if(l.prompts, [](const prompt& p) { return p.done; }) > 0 || any_done;
   const double seconds = to_seconds(watched_.end - watched_.begin);
   constexpr double longest_step_s = 60;
-  if (!learns_ || seconds <= 0 || seconds > longest_step_s * std::max(steps, 1.0))
-    return;
+  if (seconds <= 0 || seconds > longest_step_s * std::max(steps, 1.0))
+    return std::nullopt;
+  const bool decoded = watched_.decoding > 0 && tokens <= 0 && !any_done;
   const bool prefilled = tokens >= tokens_min && any_done;
-  if (watched_.decoding > 0 && watched_.clear && (prefilled || (tokens <= 0 && !any_done)))
-    pace.learn_step(seconds, watched_.decoding, watched_.kv_tokens, tokens);
-  else if (watched_.decoding <= 0 && prefilled)
-    pace.learn_prefill(seconds, steps * pace.get().base_s, tokens);
+  if (!watched_.clear || (!decoded && !prefilled))
+    return std::nullopt;
+  return step_seen{seconds, steps, watched_.decoding, watched_.kv_tokens, tokens};
 }
 
 } // namespace rankwise::core

@@ -1,10 +1,11 @@
-#include "core/lockstep_observer.hpp"
+#include "core/step_observer.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -15,9 +16,9 @@ constexpr std::uint16_t ranks = 4;
 constexpr double chunk = 4096;
 
 /// Ranks that step together, of which the observer sees what a controller does: placements and outputs.
-class lockstep_engine {
+class stepping_engine {
  public:
-  lockstep_engine(const step_pace::coefficients& truth, bool decodes, std::uint64_t seed)
+  stepping_engine(const step_pace::coefficients& truth, bool decodes, std::uint64_t seed)
       : truth_(truth), decodes_(decodes), random_(seed) {}
 
   void place(std::uint16_t rank, double tokens) {
@@ -45,7 +46,7 @@ class lockstep_engine {
       bool any = l.decoded > 0;
       now_ += std::chrono::microseconds{200};
       while (!l.queue.empty() && l.queue.front().left <= 0) {
-        observer.prefilled(rank, l.queue.front().handle, now_, pace);
+        learn(observer.prefilled(rank, l.queue.front().handle, now_, pace.get()));
         if (decodes_) {
           l.streams += 1;
           l.kv += l.queue.front().tokens;
@@ -59,7 +60,7 @@ class lockstep_engine {
         l.streams -= 1;
       }
       if (any)
-        observer.output(rank, now_, {l.streams, l.kv, chunk, !l.queue.empty()}, pace);
+        learn(observer.output(rank, now_, {l.streams, l.kv, chunk, !l.queue.empty()}, pace.get()));
     }
     now_ = end;
   }
@@ -83,10 +84,20 @@ class lockstep_engine {
     return std::abs(pace.get().per_prefill_token_s / truth_.per_prefill_token_s - 1);
   }
 
-  lockstep_observer observer;
+  step_observer observer;
   step_pace pace;
+  bool learns = true;
 
  private:
+  void learn(const std::optional<step_seen>& seen) {
+    if (!seen || !learns)
+      return;
+    if (seen->decoding > 0)
+      pace.learn_step(seen->seconds, seen->decoding, seen->kv_tokens, seen->prompt_tokens);
+    else
+      pace.learn_prefill(seen->seconds, seen->steps * pace.get().base_s, seen->prompt_tokens);
+  }
+
   struct waiting {
     request_handle handle;
     double tokens;
@@ -115,10 +126,10 @@ step_pace::coefficients engine_of_speed(double decode, double prefill) {
   return c;
 }
 
-TEST(lockstep_observer, learns_both_from_ranks_that_prefill_and_decode_in_the_same_steps) {
+TEST(step_observer, learns_both_from_ranks_that_prefill_and_decode_in_the_same_steps) {
   for (const auto& [decode, prefill] : {std::pair{1.0, 1.0}, {0.3, 3.0}, {2.0, 0.3}})
     for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-      lockstep_engine e{engine_of_speed(decode, prefill), true, seed};
+      stepping_engine e{engine_of_speed(decode, prefill), true, seed};
       e.run(3000, 2);
       e.run(1000, 0); // a time without prompts
       EXPECT_LT(e.prefill_error(), 0.06) << decode << " " << prefill << " " << seed;
@@ -126,30 +137,30 @@ TEST(lockstep_observer, learns_both_from_ranks_that_prefill_and_decode_in_the_sa
     }
 }
 
-TEST(lockstep_observer, learns_from_prompts_alone_whose_steps_show_only_at_their_ends) {
+TEST(step_observer, learns_from_prompts_alone_whose_steps_show_only_at_their_ends) {
   for (const double factor : {0.3, 1.0, 3.0})
     for (const std::size_t busy : {std::size_t{1}, std::size_t{4}})
       for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-        lockstep_engine e{engine_of_speed(1, factor), false, seed};
+        stepping_engine e{engine_of_speed(1, factor), false, seed};
         e.run(3000, busy);
         EXPECT_LT(e.prefill_error(), 0.1) << factor << " " << busy << " " << seed;
       }
 }
 
-TEST(lockstep_observer, follows_without_learning_where_it_must_not) {
-  lockstep_engine e{engine_of_speed(2, 2), true, 1};
-  e.observer.learn(false);
+TEST(step_observer, follows_without_learning_where_it_must_not) {
+  stepping_engine e{engine_of_speed(2, 2), true, 1};
+  e.learns = false;
   e.run(500, 2);
   EXPECT_EQ(e.pace.get().base_s, step_pace{}.get().base_s);
   EXPECT_EQ(e.pace.get().per_prefill_token_s, step_pace{}.get().per_prefill_token_s);
   EXPECT_GT(e.observer.steps(), 400u);
-  e.observer.learn(true);
+  e.learns = true;
   e.run(3000, 2);
   EXPECT_LT(e.prefill_error(), 0.06);
 }
 
-TEST(lockstep_observer, what_is_gone_with_its_rank_or_its_client_holds_nothing_up) {
-  lockstep_engine e{engine_of_speed(0.5, 2), true, 1};
+TEST(step_observer, what_is_gone_with_its_rank_or_its_client_holds_nothing_up) {
+  stepping_engine e{engine_of_speed(0.5, 2), true, 1};
   e.run(100, 2);
   for (request_handle h = 1'000'000; h < 1'000'100; ++h) { // never seen to begin
     e.observer.placed(5, h, 100'000, timestamp{} + std::chrono::seconds{100});

@@ -5,21 +5,31 @@
 #include "core/time.hpp"
 
 #include <cstdint>
-#include <deque>
+#include <optional>
 #include <vector>
 
 namespace rankwise::core {
 
-/// Learns a pace from ranks that step together. A step lasts as long as its longest decode batch and its longest piece
-/// of a prompt take, on whichever ranks these are; outputs of one step come one after the other. What each rank
-/// computes in a step is followed from what was placed there, a chunk at a time, and put right when prompts are seen to
-/// end.
-class lockstep_observer {
+/// A step of an engine that all is known of: on one rank, or on several in lockstep.
+struct step_seen {
+  double seconds = 0;
+  double steps = 1;    ///< more than one where only the last of them had an output: nothing decoded, a prompt was long
+  double decoding = 0; ///< streams of the rank whose batch took longest
+  double kv_tokens = 0;
+  double prompt_tokens = 0; ///< of the longest piece in each of the steps, in all
+};
+
+/// Watches ranks that step together; a rank that steps alone is watched by itself. A step lasts as long as its longest
+/// decode batch and its longest piece of a prompt take, on whichever ranks these are; outputs of one step come one
+/// after the other. What each rank computes in a step is followed from what was placed there, a chunk at a time, and
+/// put right when prompts are seen to end. Where an output begins a new step, the one before is told.
+class step_observer {
  public:
   /// The rank begins it with the next step.
   void placed(std::uint16_t rank, request_handle handle, double work_tokens, timestamp at);
   /// Its first token came.
-  void prefilled(std::uint16_t rank, request_handle handle, timestamp at, step_pace& pace);
+  std::optional<step_seen> prefilled(std::uint16_t rank, request_handle handle, timestamp at,
+                                     const step_pace::coefficients& pace);
   /// It ended without one.
   void dropped(std::uint16_t rank, request_handle handle);
   struct after_output {
@@ -28,10 +38,9 @@ class lockstep_observer {
     double chunk_tokens = 0; ///< prompt tokens that the rank computes in a step; 0 = not known
     bool starting = false;   ///< legs without a first token are there too
   };
-  void output(std::uint16_t rank, timestamp at, const after_output& after, step_pace& pace);
+  std::optional<step_seen> output(std::uint16_t rank, timestamp at, const after_output& after,
+                                  const step_pace::coefficients& pace);
   void closed(std::uint16_t rank);
-  /// False: from now on it only follows.
-  void learn(bool learns) noexcept { learns_ = learns; }
 
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
 
@@ -43,7 +52,7 @@ class lockstep_observer {
     bool done = false; // in the step that is being watched
   };
   struct lane {
-    std::deque<prompt> prompts;
+    std::vector<prompt> prompts;
     after_output after;
   };
   struct watched_step {
@@ -56,17 +65,16 @@ class lockstep_observer {
   };
 
   lane& lane_of(std::uint16_t rank);
-  void advance(timestamp at, step_pace& pace);
-  void end_watched_step(step_pace& pace);
+  std::optional<step_seen> advance(timestamp at, const step_pace::coefficients& pace);
+  std::optional<step_seen> end_watched_step();
   [[nodiscard]] double steps_watched() const;
   double compute(lane& l) const;
   [[nodiscard]] bool idle() const;
 
   std::vector<lane> lanes_; // by rank number
-  watched_step watched_;    // is learned from when the next one ends: then all of its outputs are here
+  watched_step watched_;    // is told when the next one ends: then all of its outputs are here
   timestamp begin_{};       // of the step that runs
   std::uint64_t steps_ = 0;
-  bool learns_ = true;
 };
 
 } // namespace rankwise::core
