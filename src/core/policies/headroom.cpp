@@ -302,16 +302,20 @@ void headroom::on_ended(const leg_progress& leg) {
 }
 
 void headroom::observe_slowness(lane& l, double ratio) {
-  constexpr double weight = 0.1; // of one observation
+  constexpr double weight = 0.2; // of one observation
   constexpr double noise = 1.3;
-  const double factor = std::pow(std::clamp(ratio, 0.125, 8.0) / l.observed_slow, weight);
-  l.observed_slow *= factor;
-  log_slow_sum_ += std::log(factor);
-  slow_observed_ += l.slowness_observed ? 0 : 1;
-  l.slowness_observed = true;
+  l.log_slow += weight * (std::log(std::clamp(ratio, 0.125, 8.0)) - l.log_slow);
   // Against the others alone: what all have in common is the pace, or both could drift apart without end, the one up
-  // and the other down.
-  const double relative = l.observed_slow / std::exp(log_slow_sum_ / slow_observed_);
+  // and the other down. None of them counts for more than the noise.
+  if (l.slowness_counted) {
+    log_slow_sum_ -= *l.slowness_counted;
+    slow_counted_ -= 1;
+  }
+  const double others = slow_counted_ > 0 ? log_slow_sum_ / slow_counted_ : l.log_slow;
+  l.slowness_counted = std::clamp(l.log_slow, others - std::log(noise), others + std::log(noise));
+  log_slow_sum_ += *l.slowness_counted;
+  slow_counted_ += 1;
+  const double relative = std::exp(l.log_slow - others);
   l.slow = relative < noise && relative * noise > 1 ? 1 : relative;
 }
 
@@ -377,9 +381,9 @@ void headroom::forget_rank(std::uint16_t rank) {
   if (options_.lockstep)
     lockstep_.closed(rank);
   auto& l = lanes_[rank];
-  if (l.slowness_observed) {
-    log_slow_sum_ -= std::log(l.observed_slow);
-    slow_observed_ -= 1;
+  if (l.slowness_counted) {
+    log_slow_sum_ -= *l.slowness_counted;
+    slow_counted_ -= 1;
   }
   l = {};
   prefixes_.forget(rank);

@@ -61,9 +61,9 @@ class headroom final : public policy {
     double requests_at_report = 0;   // ours
     bool foreign_reported = false;   // by it
     double last_gap_s = 0;
-    double observed_slow = 1; // against the pace that is learned from all
-    bool slowness_observed = false;
-    double slow = 1; // against the other ranks; 1 while what was observed is within the noise
+    double log_slow = 0; // of how many times as long its steps take, against the pace that is learned from all
+    std::optional<double> slowness_counted; // in log_slow_sum_
+    double slow = 1;                        // against the other ranks; 1 while what was observed is within the noise
   };
   void observe_slowness(lane& l, double ratio);
   void look_for_others(lane& l, const step_observation& step);
@@ -120,7 +120,7 @@ class headroom final : public policy {
   std::vector<double> scores_;
   mutable std::vector<std::uint16_t> preferred_;
   double log_slow_sum_ = 0;   // of the ranks whose slowness was observed
-  double slow_observed_ = 0;  // these ranks
+  double slow_counted_ = 0;   // these ranks
   double mean_prompt_ = 1024; // tokens, of lately
   double mean_step_s_ = 0;    // between outputs of a rank with streams, of lately; 0 = none was seen
   pool_figures pool_;         // of the last decision, for whoever asks why
