@@ -14,7 +14,6 @@ constexpr double noise_share = 0.03; // ... and by what is not known of their ba
 // term's own. Another engine decodes rather faster or slower in all than in one alone.
 constexpr double speed_variance = 1;
 constexpr double term_variance = 0.03;
-constexpr double variance_max = 10;     // of all: forgetting must not let it grow without end while nothing varies
 constexpr double factor_max = 2'000;    // no engine is that much slower, whatever was observed
 constexpr double prior_tokens = 50'000; // how much prefilled is as good as the prior
 constexpr double memory_tokens = 2e6;

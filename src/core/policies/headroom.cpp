@@ -15,7 +15,8 @@ constexpr double chunk_unknown = 8192;
 constexpr double kv_capacity_unknown = 1 << 20;
 constexpr double max_running_unknown = 256;
 
-constexpr duration shared_for = std::chrono::seconds{60}; // after a report counted requests of others
+constexpr duration shared_for = std::chrono::seconds{60};   // after a report counted requests of others
+constexpr duration pace_kept_for = std::chrono::seconds{2}; // reports show others sooner than that
 
 double or_else(double value, double otherwise) noexcept {
   return value > 0 ? value : otherwise;
@@ -82,7 +83,7 @@ double headroom::decoding_on(const rank_view& rank, const placement_request& req
 }
 
 double headroom::decode_step_s(const rank_view& rank, const placement_request& request) const {
-  return pace_.get().decode_s(decoding_on(rank, request), decoded_kv_on(rank, request)) * lanes_.find(rank.rank).slow;
+  return pace_.get().decode_s(decoding_on(rank, request), decoded_kv_on(rank, request)) * slow_factor(rank.rank);
 }
 
 /// Prompt tokens of others that stand before a new one. Those that wait are reported; one that is being computed shows
@@ -95,7 +96,7 @@ double headroom::foreign_backlog(const rank_view& rank, const placement_request&
   if (rank.prefilling == 0 && l.stepped) {
     const double explained = decode_step_s(rank, request);
     const double longest = std::max(l.last_gap_s, to_seconds(request.now - l.last_step)) - explained;
-    if (longest / pace_.get().per_prefill_token_s > 0.1 * chunk_of(rank))
+    if (longest / pace_.get().per_prefill_token_s > 0.05 * chunk_of(rank))
       tokens += mean_prompt_;
   }
   return tokens;
@@ -115,7 +116,8 @@ double headroom::backlog(const rank_view& rank, const placement_request& request
     done = static_cast<double>(steps_of(l) - l.steps_at_head) * chunk;
   } else {
     const auto& c = pace_.get();
-    done = to_seconds(request.now - rank.prefill_since) / ((c.base_s + c.per_prefill_token_s * chunk) * l.slow) * chunk;
+    done = to_seconds(request.now - rank.prefill_since) /
+           ((c.base_s + c.per_prefill_token_s * chunk) * slow_factor(rank.rank)) * chunk;
   }
   return work - std::min(done, 0.9 * head);
 }
@@ -137,7 +139,7 @@ headroom::pool_figures headroom::look_at_pool(std::span<const rank_view> ranks,
 headroom::estimate headroom::look(const rank_view& rank, const placement_request& request, const pool_figures& pool,
                                   double work, double output) const {
   const auto& c = pace_.get();
-  const double slow = lanes_.find(rank.rank).slow;
+  const double slow = slow_factor(rank.rank);
   const double chunk = chunk_of(rank);
   const double capacity = or_else(static_cast<double>(rank.kv_capacity), kv_capacity_unknown);
   const double running = or_else(rank.max_running, max_running_unknown);
@@ -359,7 +361,13 @@ void headroom::on_step(const step_observation& step) {
   // What others have on the rank lengthens its steps, and we do not know that well enough to learn from it. Who has
   // placed something on one rank will do so on all, between two reports.
   look_for_others(l, step);
-  shared_ = step.at < shared_until_;
+  const bool was_shared = std::exchange(shared_, step.at < shared_until_);
+  if (shared_ && !was_shared)
+    pace_ = pace_before_; // since then it may have been learned from steps with prompts of others
+  else if (!shared_ && step.at - pace_kept_at_ > pace_kept_for) {
+    pace_before_ = std::exchange(pace_kept_, pace_);
+    pace_kept_at_ = step.at;
+  }
   const double decoding = step.requests_after - step.prefilling_after;
   const auto decoded_kv = static_cast<double>(step.kv_tokens - std::min(step.kv_tokens, step.prefill_tokens));
   learn(observer_of(step.rank).output(

@@ -40,7 +40,8 @@ class headroom final : public policy {
   void on_rank_closed(std::uint16_t rank) override { forget_rank(rank); }
 
   [[nodiscard]] const step_pace::coefficients& pace() const noexcept { return pace_.get(); }
-  [[nodiscard]] double slow_factor(std::uint16_t rank) const { return lanes_.find(rank).slow; }
+  /// What was learned of a rank alone says nothing while others share it.
+  [[nodiscard]] double slow_factor(std::uint16_t rank) const { return shared_ ? 1 : lanes_.find(rank).slow; }
 
  private:
   struct pending_prompt {
@@ -111,6 +112,9 @@ class headroom final : public policy {
 
   policy_options options_;
   step_pace pace_;
+  step_pace pace_kept_; // of pace_kept_at_, and the one before
+  step_pace pace_before_;
+  timestamp pace_kept_at_{};
   output_lengths lengths_;
   prefix_map prefixes_;
   // Of the tokens that the map says are cached, the share that engines said they had. A map that is wrong (no prefix
