@@ -466,6 +466,10 @@ class engine_hub::impl {
     sender_poll_.remove(e.monitor.get(zmq::sockopt::fd));
     ::zmq_socket_monitor(e.input.handle(), nullptr, 0);
     e.monitor.close();
+    // What is on the way in parts goes out whole, or at least not before this time is over: libzmq 4.3.4 aborts the
+    // process when a peer disconnects at the moment in which a socket without linger cuts off a message that was half
+    // sent (session_base.cpp, clean_pipes).
+    e.input.set(zmq::sockopt::linger, 100);
     e.input.close();
     if (options_.pools[e.id.pool].data_over_ipc)
       std::remove(e.input_address.substr(6).c_str());
