@@ -169,6 +169,7 @@ void pool_controller::tell_policy(request_handle handle, timestamp now) {
   r.handle = handle;
   r.now = now;
   r.prompt_tokens = c.prompt_tokens;
+  r.needs_prefill = options_.role != pool_role::decode;
   policy_->on_placed(c.rank, r);
   if (c.prefilled)
     policy_->on_first_token(progress_of(handle, c, now));
@@ -521,15 +522,16 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
     policy_->on_first_token(leg);
   }
   for (std::size_t i = 0; i < p.ended.size(); ++i) {
-    end_charge(p.ended[i], now, i < p.ended_tokens.size() ? p.ended_tokens[i] : 0);
+    end_charge(p.ended[i], now, i < p.ended_tokens.size() ? p.ended_tokens[i] : 0, true);
   }
   ledger_.set_generated(p.rank.rank, p.epoch, p.generated_tokens);
   const auto after = ledger_.of(p.rank.rank, now);
-  step.kv_tokens = after.tokens;
+  const auto capacity = p.rank.rank < ranks_.size() ? ranks_[p.rank.rank].announced.kv_capacity : 0;
+  step.kv_tokens = capacity > 0 ? std::min(after.tokens, capacity) : after.tokens; // reports may say anything
   step.prefill_tokens = after.prefill_tokens;
   if (p.rank.rank < ranks_.size())
     step.chunk_tokens = ranks_[p.rank.rank].announced.chunk_tokens;
-  step.prefilling_after = after.prefilling;
+  step.prefilling_after = options_.role == pool_role::prefill ? after.requests : after.prefilling; // nothing decodes
   step.requests_after = after.requests;
   if (const auto& report = ledger_.newest_report(p.rank.rank); report && !after.stale) {
     step.report_sequence = report->sequence;
@@ -569,16 +571,17 @@ bool pool_controller::release(request_handle handle, timestamp now) {
 
 std::optional<ledger::charge> pool_controller::end(request_handle handle, timestamp now, std::uint32_t generated) {
   tell([&](auto& recorder) { recorder.ended(handle, now, generated); });
-  return end_charge(handle, now, generated);
+  return end_charge(handle, now, generated, false);
 }
 
-std::optional<ledger::charge> pool_controller::end_charge(request_handle handle, timestamp now,
-                                                          std::uint32_t generated) {
+std::optional<ledger::charge> pool_controller::end_charge(request_handle handle, timestamp now, std::uint32_t generated,
+                                                          bool by_engine) {
   auto ended = ledger_.end(handle, now);
   if (ended) {
     auto leg = progress_of(handle, *ended, now);
     leg.generated_tokens = generated;
-    leg.of_prefill_rank = options_.role == pool_role::prefill && !ended->released;
+    // A released one had its first token from the decode leg, before its own engine's last word.
+    leg.of_prefill_rank = options_.role == pool_role::prefill && (by_engine || ended->released);
     policy_->on_ended(leg);
   }
   ++(ended ? counts_.charges_ended : counts_.ends_of_unknown_charges);

@@ -176,7 +176,8 @@ class pool_controller {
       f(*recorder);
   }
   std::variant<placement, refusal, wait_for_rank> decide(const leg_request& leg, std::optional<double>& score);
-  std::optional<ledger::charge> end_charge(request_handle handle, timestamp now, std::uint32_t generated);
+  std::optional<ledger::charge> end_charge(request_handle handle, timestamp now, std::uint32_t generated,
+                                           bool by_engine);
   placement_record& open_record(const leg_request& leg);
   void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;
   [[nodiscard]] refusal refuse(const leg_request& leg, failure reason, std::string text);

@@ -21,8 +21,10 @@ step_observer::lane& step_observer::lane_of(std::uint16_t rank) {
 }
 
 bool step_observer::idle() const {
-  return std::all_of(lanes_.begin(), lanes_.end(),
-                     [](const lane& l) { return l.prompts.empty() && l.after.decoding <= 0; });
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const lane& l) {
+    return l.after.decoding <= 0 &&
+           std::all_of(l.prompts.begin(), l.prompts.end(), [](const prompt& p) { return p.done; });
+  });
 }
 
 void step_observer::placed(std::uint16_t rank, request_handle handle, double work_tokens, timestamp at) {
@@ -58,8 +60,8 @@ void step_observer::closed(std::uint16_t rank) {
 std::optional<step_seen> step_observer::advance(timestamp at, const step_pace::coefficients& pace) {
   // All outputs of a step come within so much of the shortest step, or of this one, from the first of them on.
   constexpr double of_shortest = 0.3;
-  constexpr double of_this = 0.05;
-  constexpr double longest_step_s = 2; // beyond that it was rather a pause
+  const double of_this = lanes_.size() > 1 ? 0.05 : 0; // a rank alone has one output for each of its decode steps
+  constexpr double longest_step_s = 2;                 // beyond that it was rather a pause
   const double this_s = std::min(to_seconds(watched_.end - watched_.begin), longest_step_s);
   if (watched_.seen && to_seconds(at - watched_.end) <= std::max(of_shortest * pace.base_s, of_this * this_s))
     return std::nullopt;

@@ -14,6 +14,7 @@ constexpr double noise_share = 0.03; // ... and by what is not known of their ba
 // term's own. Another engine decodes rather faster or slower in all than in one alone.
 constexpr double speed_variance = 1;
 constexpr double term_variance = 0.03;
+constexpr double factor_min = 0.01;     // 0 would be for ever where it is learned by its own multiples
 constexpr double factor_max = 2'000;    // no engine is that much slower, whatever was observed
 constexpr double prior_tokens = 50'000; // how much prefilled is as good as the prior
 constexpr double memory_tokens = 2e6;
@@ -81,7 +82,7 @@ void step_pace::keep_factors_possible() {
     factors_[k] = 0;
   }
   for (auto& factor : factors_)
-    factor = std::clamp(factor, 0.0, factor_max);
+    factor = std::clamp(factor, factor_min, factor_max);
 }
 
 void step_pace::learn_prefill(double seconds, double decode_s, double tokens) {

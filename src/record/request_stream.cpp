@@ -26,6 +26,8 @@ request_stream::taken request_stream::take(std::optional<std::uint64_t> after, c
 }
 
 void request_stream::make_room_for_blocks(std::size_t count) {
+  if (open_blocks_ + count > blocks_max) // those that ended cannot make it
+    return;
   while (blocks_ + count > blocks_max && !ended_.empty()) {
     blocks_ -= ended_.front()->blocks.size();
     ended_.pop_front();
@@ -40,7 +42,7 @@ void request_stream::arrived(const core::leg_request& leg) {
     open_.clear();
     without_output_.clear();
     ended_.clear();
-    blocks_ = 0;
+    blocks_ = open_blocks_ = 0;
     return;
   }
   end_what_came_not_again(w.now);
@@ -65,16 +67,19 @@ void request_stream::arrived(const core::leg_request& leg) {
   if (open_.size() >= requests_max) { // not all ways to end come by here
     const auto oldest = open_.begin();
     blocks_ -= oldest->second.request->blocks.size();
+    open_blocks_ -= oldest->second.request->blocks.size();
     open_.erase(oldest);
     ++last_; // it counts as lost
   }
   blocks_ += r.blocks.size();
+  open_blocks_ += r.blocks.size();
   open_.emplace(w.handle, open_request{std::move(request), std::nullopt});
 }
 
 void request_stream::end(open_requests::iterator entry) {
   entry->second.request->number = ++last_;
   ended_.push_back(entry->second.request);
+  open_blocks_ -= entry->second.request->blocks.size();
   open_.erase(entry);
   if (ended_.size() > requests_max) {
     blocks_ -= ended_.front()->blocks.size();

@@ -78,7 +78,8 @@ class request_stream {
   std::deque<std::pair<core::timestamp, core::request_handle>> without_output_;
   std::deque<std::shared_ptr<const recorded_request>> ended_;
   std::uint64_t last_ = 0;
-  std::size_t blocks_ = 0;
+  std::size_t blocks_ = 0;      // of all
+  std::size_t open_blocks_ = 0; // of those that are open
 };
 
 /// Tells a request_stream what passes one pool's controller.

@@ -318,7 +318,8 @@ void headroom::observe_slowness(lane& l, double ratio) {
   log_slow_sum_ += *l.slowness_counted;
   slow_counted_ += 1;
   const double relative = std::exp(l.log_slow - others);
-  l.slow = relative < noise && relative * noise > 1 ? 1 : relative;
+  // Nobody counts as fast: where half of the ranks are slow, nothing would say which half the pace is that of.
+  l.slow = relative < noise ? 1 : relative;
 }
 
 void headroom::learn(const std::optional<step_seen>& seen, lane& l) {
@@ -363,7 +364,7 @@ void headroom::on_step(const step_observation& step) {
   look_for_others(l, step);
   const bool was_shared = std::exchange(shared_, step.at < shared_until_);
   if (shared_ && !was_shared)
-    pace_ = pace_before_; // since then it may have been learned from steps with prompts of others
+    pace_ = pace_kept_ = pace_before_; // since then it may have been learned from steps with prompts of others
   else if (!shared_ && step.at - pace_kept_at_ > pace_kept_for) {
     pace_before_ = std::exchange(pace_kept_, pace_);
     pace_kept_at_ = step.at;

@@ -306,6 +306,28 @@ TEST(headroom_slowness, a_rank_whose_steps_take_twice_as_long_loses_share) {
   EXPECT_EQ(p.slow_factor(5), 1) << "another process";
 }
 
+TEST(headroom_slowness, where_half_of_the_ranks_are_slow_the_others_are_the_measure_and_nobody_is_fast) {
+  const step_pace::coefficients truth;
+  for (const std::uint16_t ranks : {std::uint16_t{2}, std::uint16_t{4}})
+    for (const double factor : {1.6, 3.0, 6.0}) {
+      std::mt19937_64 random{7};
+      headroom p{policy_options{}};
+      std::vector<timestamp> now(ranks, at(0));
+      for (int i = 0; i < 5000; ++i)
+        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+          const double noise = 0.97 + 0.06 * static_cast<double>(random() >> 11) * 0x1.0p-53;
+          now[rank] += from_seconds(truth.decode_s(20, 40'000) * (rank < ranks / 2 ? factor : 1) * noise);
+          p.on_step({rank, now[rank], 0, 20, 40'000});
+        }
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+        const double seen = p.pace().decode_s(20, 40'000) * p.slow_factor(rank);
+        EXPECT_NEAR(seen / truth.decode_s(20, 40'000) / (rank < ranks / 2 ? factor : 1), 1, 0.15)
+            << ranks << " ranks, rank " << rank << ", " << factor;
+        EXPECT_GE(p.slow_factor(rank), 1);
+      }
+    }
+}
+
 TEST(headroom_slowness, noise_of_a_fifth_is_not_slowness) {
   std::mt19937_64 random{1};
   headroom p{policy_options{}};

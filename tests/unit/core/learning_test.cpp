@@ -237,6 +237,16 @@ TEST(step_pace, the_prior_of_the_prefill_speed_outweighs_a_single_prompt) {
   EXPECT_GT(pace.get().per_prefill_token_s, before);
 }
 
+TEST(step_pace, a_term_that_seemed_to_cost_nothing_is_found_again) {
+  step_pace pace;
+  for (int i = 0; i < 5000; ++i)
+    pace.learn_step(planted.decode_s(20 + i % 7, 40'000), 20 + i % 7, 40'000, 2000); // a cache that nobody told of
+  EXPECT_LT(pace.get().per_prefill_token_s, 0.1 * step_pace{}.get().per_prefill_token_s);
+  for (int i = 0; i < 2000; ++i)
+    pace.learn_prefill(8000 * planted.per_prefill_token_s, 0, 8000);
+  EXPECT_NEAR(pace.get().per_prefill_token_s / planted.per_prefill_token_s, 1, 0.1);
+}
+
 TEST(step_pace, a_stall_of_minutes_does_not_decide_what_prompts_take) {
   step_pace pace;
   for (int i = 0; i < 500; ++i)

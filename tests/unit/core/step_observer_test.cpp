@@ -147,6 +147,28 @@ TEST(step_observer, learns_from_prompts_alone_whose_steps_show_only_at_their_end
       }
 }
 
+TEST(step_observer, learns_from_prompts_that_come_one_after_the_end_of_the_other) {
+  const auto truth = engine_of_speed(1, 3);
+  step_observer o;
+  step_pace pace;
+  timestamp now = timestamp{} + std::chrono::seconds{100};
+  for (request_handle h = 1; h <= 400; ++h) {
+    now += std::chrono::milliseconds{10};
+    o.placed(0, h, 4 * chunk, now);
+    now += from_seconds(4 * (truth.base_s + chunk * truth.per_prefill_token_s));
+    auto seen = o.prefilled(0, h, now, pace.get());
+    if (!seen)
+      seen = o.output(0, now, {0, 0, chunk, false}, pace.get());
+    if (seen) {
+      EXPECT_EQ(seen->decoding, 0);
+      pace.learn_prefill(seen->seconds, seen->steps * pace.get().base_s, seen->prompt_tokens);
+    } else {
+      EXPECT_LE(h, 2u);
+    }
+  }
+  EXPECT_NEAR(pace.get().per_prefill_token_s / truth.per_prefill_token_s, 1, 0.06);
+}
+
 TEST(step_observer, follows_without_learning_where_it_must_not) {
   stepping_engine e{engine_of_speed(2, 2), true, 1};
   e.learns = false;
