@@ -521,16 +521,18 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
     ledger_.first_token(handle, now);
     policy_->on_first_token(leg);
   }
-  for (std::size_t i = 0; i < p.ended.size(); ++i) {
+  for (std::size_t i = 0; i < p.ended.size(); ++i)
     end_charge(p.ended[i], now, i < p.ended_tokens.size() ? p.ended_tokens[i] : 0, true);
-  }
   ledger_.set_generated(p.rank.rank, p.epoch, p.generated_tokens);
   const auto after = ledger_.of(p.rank.rank, now);
-  const auto capacity = p.rank.rank < ranks_.size() ? ranks_[p.rank.rank].announced.kv_capacity : 0;
-  step.kv_tokens = capacity > 0 ? std::min(after.tokens, capacity) : after.tokens; // reports may say anything
+  step.kv_tokens = after.tokens;
+  if (p.rank.rank < ranks_.size()) {
+    const auto& announced = ranks_[p.rank.rank].announced;
+    if (announced.kv_capacity > 0)
+      step.kv_tokens = std::min(step.kv_tokens, announced.kv_capacity); // reports may say anything
+    step.chunk_tokens = announced.chunk_tokens;
+  }
   step.prefill_tokens = after.prefill_tokens;
-  if (p.rank.rank < ranks_.size())
-    step.chunk_tokens = ranks_[p.rank.rank].announced.chunk_tokens;
   step.prefilling_after = options_.role == pool_role::prefill ? after.requests : after.prefilling; // nothing decodes
   step.requests_after = after.requests;
   if (const auto& report = ledger_.newest_report(p.rank.rank); report && !after.stale) {

@@ -7,7 +7,6 @@ namespace rankwise::core {
 
 namespace {
 
-constexpr double chunk_unknown = 8192;
 constexpr double steps_max = 10'000; // of one prompt
 // Short ones say more about when they were noticed than about the engine.
 constexpr double tokens_min = 512;
@@ -18,6 +17,10 @@ step_observer::lane& step_observer::lane_of(std::uint16_t rank) {
   if (rank >= lanes_.size())
     lanes_.resize(rank + std::size_t{1});
   return lanes_[rank];
+}
+
+double step_observer::chunk_of(const lane& l) {
+  return l.after.chunk_tokens > 0 ? l.after.chunk_tokens : chunk_tokens_unknown;
 }
 
 bool step_observer::idle() const {
@@ -81,7 +84,7 @@ std::optional<step_seen> step_observer::advance(timestamp at, const step_pace::c
 
 /// What the rank computed of its prompts in one step.
 double step_observer::compute(lane& l) const {
-  const double chunk = l.after.chunk_tokens > 0 ? l.after.chunk_tokens : chunk_unknown;
+  const double chunk = chunk_of(l);
   double computed = 0;
   for (auto& p : l.prompts) {
     if (p.at > watched_.begin || computed >= chunk)
@@ -100,7 +103,7 @@ double step_observer::steps_watched() const {
     return 1;
   double steps = 0;
   for (const auto& l : lanes_) {
-    const double chunk = l.after.chunk_tokens > 0 ? l.after.chunk_tokens : chunk_unknown;
+    const double chunk = chunk_of(l);
     double left = 0;
     for (const auto& p : l.prompts) {
       left += p.left;

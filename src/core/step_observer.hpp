@@ -10,6 +10,9 @@
 
 namespace rankwise::core {
 
+/// Prompt tokens that an engine is taken to compute in a step when it did not register them.
+inline constexpr double chunk_tokens_unknown = 8192;
+
 /// A step of an engine that all is known of: on one rank, or on several in lockstep.
 struct step_seen {
   double seconds = 0;
@@ -65,6 +68,7 @@ class step_observer {
   };
 
   lane& lane_of(std::uint16_t rank);
+  [[nodiscard]] static double chunk_of(const lane& l);
   std::optional<step_seen> advance(timestamp at, const step_pace::coefficients& pace);
   std::optional<step_seen> end_watched_step();
   [[nodiscard]] double steps_watched() const;

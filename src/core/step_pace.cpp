@@ -32,12 +32,6 @@ step_pace::step_pace(const coefficients& prior)
 }
 
 void step_pace::learn_step(double step_s, double requests, double kv_tokens, double prompt_tokens) {
-  learn(step_s, requests, kv_tokens, prompt_tokens);
-  now_.per_prefill_token_s = prior_.back() * factors_.back();
-  prefill_s_ = prefill_tokens_ * now_.per_prefill_token_s;
-}
-
-void step_pace::learn(double step_s, double requests, double kv_tokens, double prompt_tokens) {
   if (!(step_s > 0) || step_s > 60)
     return;
   const std::array<double, terms> x{prior_[0], prior_[1] * requests, prior_[2] * kv_tokens, prior_[3] * prompt_tokens};
@@ -67,6 +61,8 @@ void step_pace::learn(double step_s, double requests, double kv_tokens, double p
   now_.base_s = prior_[0] * factors_[0];
   now_.per_request_s = prior_[1] * factors_[1];
   now_.per_kv_token_s = prior_[2] * factors_[2];
+  now_.per_prefill_token_s = prior_[3] * factors_[3];
+  prefill_s_ = prefill_tokens_ * now_.per_prefill_token_s;
 }
 
 /// No term takes negative time. One that would is set to 0 as if that had been observed, so that the others take over

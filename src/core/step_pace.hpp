@@ -24,8 +24,6 @@ class step_pace {
   step_pace() : step_pace(coefficients{}) {}
   explicit step_pace(const coefficients& prior);
 
-  /// A step in which nothing was prefilled.
-  void learn_decode(double step_s, double requests, double kv_tokens) { learn(step_s, requests, kv_tokens, 0); }
   /// A step in which streams decoded, whether or not something was prefilled too.
   void learn_step(double step_s, double requests, double kv_tokens, double prompt_tokens);
   /// Steps of which little but this is known: they took `seconds` in all, of which decoding explains `decode_s`, and
@@ -35,7 +33,6 @@ class step_pace {
   [[nodiscard]] const coefficients& get() const noexcept { return now_; }
 
  private:
-  void learn(double step_s, double requests, double kv_tokens, double prompt_tokens);
   void keep_factors_possible();
 
   static constexpr std::size_t terms = 4;

@@ -5,6 +5,7 @@
 
 #include <exception>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace rankwise::record {

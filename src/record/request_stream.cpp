@@ -25,13 +25,16 @@ request_stream::taken request_stream::take(std::optional<std::uint64_t> after, c
   return result;
 }
 
+void request_stream::forget_oldest() {
+  blocks_ -= ended_.front()->blocks.size();
+  ended_.pop_front();
+}
+
 void request_stream::make_room_for_blocks(std::size_t count) {
   if (open_blocks_ + count > blocks_max) // those that ended cannot make it
     return;
-  while (blocks_ + count > blocks_max && !ended_.empty()) {
-    blocks_ -= ended_.front()->blocks.size();
-    ended_.pop_front();
-  }
+  while (blocks_ + count > blocks_max && !ended_.empty())
+    forget_oldest();
 }
 
 void request_stream::arrived(const core::leg_request& leg) {
@@ -81,10 +84,8 @@ void request_stream::end(open_requests::iterator entry) {
   ended_.push_back(entry->second.request);
   open_blocks_ -= entry->second.request->blocks.size();
   open_.erase(entry);
-  if (ended_.size() > requests_max) {
-    blocks_ -= ended_.front()->blocks.size();
-    ended_.pop_front();
-  }
+  if (ended_.size() > requests_max)
+    forget_oldest();
 }
 
 void request_stream::end_what_came_not_again(core::timestamp now) {

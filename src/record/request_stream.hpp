@@ -66,6 +66,7 @@ class request_stream {
   };
   using open_requests = std::map<core::request_handle, open_request>; // handles count up: the first is the oldest
 
+  void forget_oldest(); // of those that ended
   void make_room_for_blocks(std::size_t count);
   void end(open_requests::iterator entry);
   void end_what_came_not_again(core::timestamp now);

@@ -605,11 +605,11 @@ class node::impl {
   record::request_stream request_stream_{block_tokens_of(config_.pools)};
   std::deque<record::stream_recorder> stream_recorders_;
   std::vector<core::decision_recorders> recorders_; // by pool
+  // Those who wait for a rank count too.
   prometheus::Histogram dispatch_seconds_{prometheus::Histogram::BucketBoundaries{
       1e-5,   1.5e-5, 2e-5,   2.5e-5, 3e-5, 4e-5, 5e-5,   6e-5, 7e-5, 8e-5,   9e-5, 1e-4, 1.25e-4,
       1.5e-4, 2e-4,   2.5e-4, 3e-4,   4e-4, 5e-4, 6.5e-4, 8e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3,
-      7e-3,   1e-2,   3e-2,   0.1,    1,    2.5,  5,      10,   30,   60,     600}}; // those who wait for a rank count
-                                                                                     // too
+      7e-3,   1e-2,   3e-2,   0.1,    1,    2.5,  5,      10,   30,   60,     600}};
   prometheus::Histogram decision_seconds_{prometheus::Histogram::BucketBoundaries{
       2.5e-7, 5e-7, 1e-6, 2e-6, 3e-6, 5e-6, 7.5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 0.1}};
   // Everything that actors point to stands before the system, so that it outlives them.

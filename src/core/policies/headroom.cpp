@@ -11,7 +11,6 @@ namespace rankwise::core {
 namespace {
 
 // What an engine that did not register it is taken to have.
-constexpr double chunk_unknown = 8192;
 constexpr double kv_capacity_unknown = 1 << 20;
 constexpr double max_running_unknown = 256;
 
@@ -63,7 +62,7 @@ double decoded_kv_on(const rank_view& rank, const placement_request& request) no
 }
 
 double chunk_of(const rank_view& rank) noexcept {
-  return or_else(static_cast<double>(rank.chunk_tokens), chunk_unknown);
+  return or_else(static_cast<double>(rank.chunk_tokens), chunk_tokens_unknown);
 }
 
 } // namespace
@@ -258,9 +257,8 @@ void headroom::on_placed(std::uint16_t rank, const placement_request& request) {
   }
   mean_prompt_ += 0.01 * (static_cast<double>(request.prompt_tokens) - mean_prompt_);
   auto& l = lanes_[rank];
-  if (l.prompts.empty()) {
+  if (l.prompts.empty())
     l.steps_at_head = steps_of(l);
-  }
   if (request.needs_prefill)
     observer_of(rank).placed(place_of(rank), request.handle, p.work, request.now);
   l.prompts.push_back(std::move(p));
@@ -286,9 +284,8 @@ void headroom::forget_prompt(const leg_progress& leg, bool prefilled) {
       prefix_trust_ += weight * (seen - prefix_trust_);
     }
   }
-  if (found == prompts.begin()) {
+  if (found == prompts.begin())
     l.steps_at_head = steps_of(l);
-  }
   prompts.erase(found);
 }
 
@@ -303,16 +300,20 @@ void headroom::on_ended(const leg_progress& leg) {
     lengths_.learn(leg.prompt_tokens, leg.generated_tokens);
 }
 
+void headroom::uncount_slowness(const lane& l) {
+  if (!l.slowness_counted)
+    return;
+  log_slow_sum_ -= *l.slowness_counted;
+  slow_counted_ -= 1;
+}
+
 void headroom::observe_slowness(lane& l, double ratio) {
   constexpr double weight = 0.2; // of one observation
   constexpr double noise = 1.3;
   l.log_slow += weight * (std::log(std::clamp(ratio, 0.125, 8.0)) - l.log_slow);
   // Against the others alone: what all have in common is the pace, or both could drift apart without end, the one up
   // and the other down. None of them counts for more than the noise.
-  if (l.slowness_counted) {
-    log_slow_sum_ -= *l.slowness_counted;
-    slow_counted_ -= 1;
-  }
+  uncount_slowness(l);
   const double others = slow_counted_ > 0 ? log_slow_sum_ / slow_counted_ : l.log_slow;
   l.slowness_counted = std::clamp(l.log_slow, others - std::log(noise), others + std::log(noise));
   log_slow_sum_ += *l.slowness_counted;
@@ -345,9 +346,8 @@ void headroom::look_for_others(lane& l, const step_observation& step) {
     return;
   const double ours = step.requests_before;
   const bool seen = foreign(step.reported_requests, std::max(ours, l.requests_at_report)) > 0;
-  if (seen && l.foreign_reported) {
+  if (seen && l.foreign_reported)
     shared_until_ = step.at + shared_for;
-  }
   l.foreign_reported = seen;
   constexpr double weight = 0.02; // of one report
   ours_share_ += weight * ((seen ? ours / step.reported_requests : 1) - ours_share_);
@@ -390,10 +390,7 @@ void headroom::forget_rank(std::uint16_t rank) {
   if (options_.lockstep)
     lockstep_.closed(rank);
   auto& l = lanes_[rank];
-  if (l.slowness_counted) {
-    log_slow_sum_ -= *l.slowness_counted;
-    slow_counted_ -= 1;
-  }
+  uncount_slowness(l);
   l = {};
   prefixes_.forget(rank);
 }

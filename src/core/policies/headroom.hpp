@@ -67,6 +67,7 @@ class headroom final : public policy {
     double slow = 1;                        // against the other ranks; 1 while what was observed is within the noise
   };
   void observe_slowness(lane& l, double ratio);
+  void uncount_slowness(const lane& l);
   void look_for_others(lane& l, const step_observation& step);
   /// What all ranks have in common in one decision.
   struct pool_figures {

@@ -128,7 +128,7 @@ void learn(step_pace& pace, const step_pace::coefficients& truth, int steps, std
   for (int i = 0; i < steps; ++i) {
     const double requests = std::floor(uniform(1, 200));
     const double kv = requests * uniform(100, 6000);
-    pace.learn_decode(truth.decode_s(requests, kv) * uniform(0.9, 1.1), requests, kv);
+    pace.learn_step(truth.decode_s(requests, kv) * uniform(0.9, 1.1), requests, kv, 0);
   }
 }
 
@@ -155,9 +155,9 @@ TEST(step_pace, one_wild_step_does_not_turn_it_over) {
   step_pace pace;
   learn(pace, planted, 1000, 1);
   const double before = pace.get().decode_s(64, 1e5);
-  pace.learn_decode(20, 64, 1e5);
+  pace.learn_step(20, 64, 1e5, 0);
   EXPECT_NEAR(pace.get().decode_s(64, 1e5) / before, 1, 0.1);
-  pace.learn_decode(1e-6, 64, 1e5);
+  pace.learn_step(1e-6, 64, 1e5, 0);
   EXPECT_NEAR(pace.get().decode_s(64, 1e5) / before, 1, 0.1);
 }
 
@@ -170,7 +170,7 @@ TEST(step_pace, stays_near_the_truth_when_hardly_anything_varies_for_long) {
       const double kv = static_cast<double>(random() % 3000) * requests;
       for (int i = 0; i < 2000; ++i) {
         const bool wild = random() % 50 == 0;
-        pace.learn_decode(planted.decode_s(requests, kv) * (wild ? 20 : 1), requests, kv);
+        pace.learn_step(planted.decode_s(requests, kv) * (wild ? 20 : 1), requests, kv, 0);
       }
       const double seen = pace.get().decode_s(requests, kv) / planted.decode_s(requests, kv);
       ASSERT_GT(seen, 0.8) << seed << ", regime " << regime;
@@ -186,7 +186,7 @@ TEST(step_pace, steps_that_cannot_be_are_left_out) {
   step_pace pace;
   const auto before = pace.get();
   for (const double s : {0.0, -1.0, 61.0, std::nan("")})
-    pace.learn_decode(s, 10, 1000);
+    pace.learn_step(s, 10, 1000, 0);
   pace.learn_prefill(0, 0, 1000);
   pace.learn_prefill(1, 0, 0);
   EXPECT_EQ(pace.get().base_s, before.base_s);
@@ -209,8 +209,8 @@ TEST(step_pace, no_coefficient_becomes_negative_whatever_is_observed) {
   std::mt19937_64 random{5};
   step_pace pace;
   for (int i = 0; i < 5000; ++i) {
-    pace.learn_decode(1e-4 + static_cast<double>(random() % 1000) * 1e-4, static_cast<double>(random() % 300),
-                      static_cast<double>(random() % 1'000'000));
+    pace.learn_step(1e-4 + static_cast<double>(random() % 1000) * 1e-4, static_cast<double>(random() % 300),
+                    static_cast<double>(random() % 1'000'000), 0);
     ASSERT_GE(pace.get().base_s, 0);
     ASSERT_GE(pace.get().per_request_s, 0);
     ASSERT_GE(pace.get().per_kv_token_s, 0);
