@@ -78,9 +78,10 @@ void place_or_wait(self_ptr self, core::place_order& order) {
   if (alone && place(self, order, may_wait_for_rank(self, order)))
     return;
   const auto key = st.pool->waiting_order(order, now);
-  if (!st.pool->has_room(order))
-    if (auto lower = st.waiting->make_room_for(key.priority))
-      place(self, *lower, false); // or refuse it
+  const bool known = st.waiting->contains(order.handle) || st.legs.contains(order.handle); // it is refused below
+  if (!known && !st.pool->has_room(order))
+    if (const auto lower = st.waiting->make_room_for(key.priority, now))
+      self->send(st.manager, st.pool->displaced(*lower, now));
   if (!st.waiting->enter(order, now, key, st.pool->ranks_up()))
     place(self, order, false);
 }
@@ -124,7 +125,7 @@ void carry_out(self_ptr self, pool_orders& orders) {
   std::map<std::uint16_t, abort_order> aborts; // by rank
   for (const auto& end : orders.ends) {
     if (st.waiting->leave(end.handle)) {
-      st.pool->left_waiting(end.handle, now);
+      st.pool->left(end.handle, now);
       continue;
     }
     st.pool->end(end.handle, now, end.generated);
@@ -174,6 +175,15 @@ std::vector<std::string> forget(self_ptr self, const std::vector<core::request_h
     st.legs.erase(found);
   }
   return ghosts;
+}
+
+/// Legs whose rank is gone: RequestManager places them again, or ends their requests.
+void report_lost(self_ptr self, core::rank_id rank, core::rank_epoch epoch, std::vector<core::request_handle> handles,
+                 std::string cause) {
+  auto& st = self->state;
+  for (const auto handle : handles)
+    st.pool->left(handle, self->clock().now());
+  self->send(st.manager, rank_lost{rank, epoch, std::move(handles), std::move(cause), false});
 }
 
 void take_progress(self_ptr self, const core::batch_progress& m) {
@@ -237,11 +247,8 @@ void settle(self_ptr self) {
   }
   for (auto& [key, handles] : lost_by_rank) {
     abort_ghosts(self, key.first, key.second, forget(self, handles));
-    self->send(st.manager, rank_lost{{st.config.pool.index, key.first},
-                                     key.second,
-                                     std::move(handles),
-                                     "gone while the controller was restarted",
-                                     false});
+    report_lost(self, {st.config.pool.index, key.first}, key.second, std::move(handles),
+                "gone while the controller was restarted");
   }
   for (const auto& progress : std::exchange(st.waiting_progress, {}))
     take_progress(self, progress);
@@ -288,8 +295,7 @@ void take_up(self_ptr self, const rank_up& m) {
   if (!dropped.empty()) {
     auto ghosts = forget(self, dropped);
     self->send(handle, ghost_requests{old_epoch, std::move(ghosts)});
-    self->send(st.manager, rank_lost{m.rank.rank, old_epoch, std::move(dropped),
-                                     "a new incarnation of the rank took its place", false});
+    report_lost(self, m.rank.rank, old_epoch, std::move(dropped), "a new incarnation of the rank took its place");
   } else if (other_actor && old_epoch == m.rank.epoch) {
     take_back_doubtful(self, number);
   } else if (other_actor && st.settling) {
@@ -382,7 +388,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         else
           abort_ghosts(self, m.rank.rank, epoch, std::move(ghosts));
         if (!handles.empty())
-          self->send(s.manager, rank_lost{m.rank, epoch, std::move(handles), m.cause, false});
+          report_lost(self, m.rank, epoch, std::move(handles), m.cause);
       },
       [=](const rank_actor_lost& m) {
         timer t{self, self->state.stats};
@@ -436,7 +442,7 @@ dp_controller_actor::behavior_type dp_controller(self_ptr self, dp_controller_co
         }
         s.manager = caf::actor_cast<request_manager_actor>(m.handle);
         for (const auto handle : s.waiting->clear())
-          s.pool->left_waiting(handle, self->clock().now());
+          s.pool->left(handle, self->clock().now());
         s.aborts_unsaid_until = 0; // its predecessor's numbers
         // Whatever its predecessor had placed belongs to nobody now: end it, on the engines too.
         pool_orders orders;

@@ -56,7 +56,8 @@ class decision_recorder {
   virtual void policy_set(std::string_view /*name*/, timestamp) noexcept {}
   /// It begins to wait for a rank or for room; no decision depends on it.
   virtual void waits(const leg_request&) noexcept {}
-  /// It waits no more and wants no rank; no decision depends on it either.
+  /// It waits no more, or its rank is gone, and wants none unless it is asked for again; no decision depends on it
+  /// either.
   virtual void left(request_handle, timestamp) noexcept {}
   virtual void decided(const leg_request&, const placement_decision&) noexcept {}
 };

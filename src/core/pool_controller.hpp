@@ -109,8 +109,10 @@ class pool_controller {
                                                                               bool may_wait);
   /// Of an order that is to wait.
   [[nodiscard]] waiting_key waiting_order(const place_order& order, timestamp now);
-  /// Such an order was taken back.
-  void left_waiting(request_handle handle, timestamp now) const;
+  /// Such an order was taken back, or the rank of a leg is gone: it wants no rank unless it is ordered again.
+  void left(request_handle handle, timestamp now) const;
+  /// Such an order lost its place to one of a higher class.
+  [[nodiscard]] refusal displaced(const place_order& order, timestamp now);
 
   /// The same for whoever has no request at hand. `wait_for_rank`: nothing was charged; ask again when something
   /// changed. Only when `wanted.may_wait`.

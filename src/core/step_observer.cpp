@@ -19,10 +19,6 @@ step_observer::lane& step_observer::lane_of(std::uint16_t rank) {
   return lanes_[rank];
 }
 
-double step_observer::chunk_of(const lane& l) {
-  return l.after.chunk_tokens > 0 ? l.after.chunk_tokens : chunk_tokens_unknown;
-}
-
 bool step_observer::idle() const {
   return std::all_of(lanes_.begin(), lanes_.end(), [](const lane& l) {
     return l.after.decoding <= 0 &&
@@ -84,7 +80,7 @@ std::optional<step_seen> step_observer::advance(timestamp at, const step_pace::c
 
 /// What the rank computed of its prompts in one step.
 double step_observer::compute(lane& l) const {
-  const double chunk = chunk_of(l);
+  const double chunk = chunk_tokens_of(l.after.chunk_tokens);
   double computed = 0;
   for (auto& p : l.prompts) {
     if (p.at > watched_.begin || computed >= chunk)
@@ -103,7 +99,7 @@ double step_observer::steps_watched() const {
     return 1;
   double steps = 0;
   for (const auto& l : lanes_) {
-    const double chunk = chunk_of(l);
+    const double chunk = chunk_tokens_of(l.after.chunk_tokens);
     double left = 0;
     for (const auto& p : l.prompts) {
       left += p.left;

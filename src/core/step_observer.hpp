@@ -10,8 +10,13 @@
 
 namespace rankwise::core {
 
-/// Prompt tokens that an engine is taken to compute in a step when it did not register them.
-inline constexpr double chunk_tokens_unknown = 8192;
+/// Prompt tokens that an engine computes in a step, by what it registered. Too few to be meant count as unknown: no
+/// engine is that slow, and a prompt of a million tokens must not be followed through a million steps.
+[[nodiscard]] constexpr double chunk_tokens_of(double registered) noexcept {
+  constexpr double unknown = 8192;
+  constexpr double least = 64;
+  return registered >= least ? registered : unknown;
+}
 
 /// A step of an engine that all is known of: on one rank, or on several in lockstep.
 struct step_seen {
@@ -68,7 +73,6 @@ class step_observer {
   };
 
   lane& lane_of(std::uint16_t rank);
-  [[nodiscard]] static double chunk_of(const lane& l);
   std::optional<step_seen> advance(timestamp at, const step_pace::coefficients& pace);
   std::optional<step_seen> end_watched_step();
   [[nodiscard]] double steps_watched() const;

@@ -78,15 +78,23 @@ class waiting_room {
       c.by_start.emplace(std::pair{*by.latest_start, number}, entry);
     return true;
   }
-  /// When it is full, takes out the last of the lowest class that waits, if that is below `priority`.
-  [[nodiscard]] std::optional<place_order> make_room_for(std::int32_t priority) {
-    if (orders_.empty() || orders_.size() < orders_max_ || std::prev(classes_.end())->first >= priority)
+  /// When it is full, takes out the last of the lowest class that waits, if that is below `priority`; not one whose
+  /// patience is over.
+  [[nodiscard]] std::optional<place_order> make_room_for(std::int32_t priority, timestamp now) {
+    if (orders_.size() < orders_max_)
       return std::nullopt;
-    const auto entry = std::prev(std::prev(classes_.end())->second.by_work.end())->second;
-    auto order = std::move(entry->order);
-    erase(entry, order.handle);
-    return order;
+    for (auto c = classes_.rbegin(); c != classes_.rend() && c->first < priority; ++c)
+      for (auto last = c->second.by_work.rbegin(); last != c->second.by_work.rend(); ++last) {
+        const auto entry = last->second;
+        if (entry->due <= now)
+          continue;
+        auto order = std::move(entry->order);
+        erase(entry, order.handle);
+        return order;
+      }
+    return std::nullopt;
   }
+  [[nodiscard]] bool contains(request_handle handle) const { return by_handle_.contains(handle); }
   /// The one whose turn it is; nullptr: nobody waits. Valid until the next call.
   [[nodiscard]] place_order* next(timestamp now = {}) {
     const auto entry = turn(now);

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <stdexcept>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -43,8 +45,11 @@ off_t whole_lines(int fd, const std::string& path) {
     fail(path, "it is no regular file");
   constexpr off_t block = 65'536;
   const auto begin = read_at(fd, 0, block, path);
-  // The keys of a line are in order of the alphabet, and all kinds of line have these.
-  if (!begin.empty() && !begin.starts_with(R"({"c":)") && !begin.starts_with(R"({"is":"lost")"))
+  // The keys of a line are in order of the alphabet. Whatever the kind of a line, it begins with one of these; the
+  // first of a file need not be the first of a log, where somebody cut away the oldest.
+  constexpr std::array beginnings{R"({"c":)", R"({"attempt":)", R"({"block_tokens":)", R"({"is":"lost")"};
+  if (!begin.empty() &&
+      std::none_of(beginnings.begin(), beginnings.end(), [&](std::string_view b) { return begin.starts_with(b); }))
     fail(path, "it exists and is no decision log");
   for (auto end = file.st_size; end > 0;) {
     const auto from = std::max<off_t>(end - block, 0);

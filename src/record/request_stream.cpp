@@ -137,8 +137,11 @@ void stream_recorder::progress(const core::batch_progress& p, core::timestamp no
 }
 
 void stream_recorder::ended(core::request_handle handle, core::timestamp now, std::uint32_t generated) noexcept {
-  if (stream_.wanted() && role_ != core::pool_role::prefill)
-    quietly([&] { stream_.ended(handle, generated, now); });
+  if (!stream_.wanted())
+    return;
+  // A prefill leg that RequestManager ends had a request that is over or moves, and its decode leg may not exist yet.
+  quietly(
+      [&] { stream_.ended(handle, role_ == core::pool_role::prefill ? std::nullopt : std::optional{generated}, now); });
 }
 
 void stream_recorder::waits(const core::leg_request& leg) noexcept {

@@ -119,6 +119,7 @@ class node : public testing::Test {
     c.loads = &loads;
     c.events = &events;
     c.rank_timing = timing;
+    c.recorders = recorders;
     c.directory = directory;
     c.detach_forwarder = false;
     c.on_fatal = [this](std::string reason) { fatal.push_back(std::move(reason)); };
@@ -177,10 +178,10 @@ class node : public testing::Test {
   }
 
   void submit(core::stream_id stream, const std::string& rid, std::optional<std::int32_t> pin = {},
-              std::int32_t priority = 0) {
+              std::int32_t priority = 0, std::size_t prompt_tokens = 10) {
     core::generate_request r;
     r.rid = rid;
-    r.input_ids.assign(10, 7);
+    r.input_ids.assign(prompt_tokens, 7);
     r.sampling.max_new_tokens = 16;
     r.data_parallel_rank = pin;
     r.priority = priority;
@@ -303,7 +304,8 @@ class node : public testing::Test {
   core::history_checker history;
   core::load_history loads;
   core::event_log events;
-  core::rank_timing timing; // as of start()
+  core::rank_timing timing;                        // as of start()
+  std::vector<core::decision_recorders> recorders; // as of start(), by pool
   std::shared_ptr<core::load_board> board = std::make_shared<core::load_board>(64);
   std::shared_ptr<actor_directory> directory = std::make_shared<actor_directory>();
   std::vector<std::string> fatal;

@@ -354,6 +354,25 @@ TEST_F(node, where_all_places_to_wait_are_taken_a_higher_class_takes_that_of_a_l
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
+TEST_F(node, one_that_loses_its_place_to_a_higher_class_does_not_pass_those_who_wait_before_it) {
+  core::pool_options pool_options;
+  pool_options.tokens_in_flight_max = 150;
+  pool_options.waiting_requests_max = 2;
+  start(1, pool_options);
+  submit(1, "runs", {}, 0, 80);
+  submit(2, "large", {}, 0, 90);
+  submit(3, "small", {}, -1, 5); // there is room for it, but it is not its turn
+  submit(4, "high", {}, 2, 90);
+  EXPECT_THAT(adds_of("small"), IsEmpty());
+  ASSERT_EQ(sink.outcomes[3].size(), 1u);
+  EXPECT_EQ(sink.outcomes[3][0].kind, core::outcome_kind::refused);
+  EXPECT_EQ(sink.outcomes[3][0].reason, core::failure::tokens_in_flight_max);
+  EXPECT_THAT(sink.outcomes[3][0].text, HasSubstr("a higher priority than -1"));
+  for (const char* ends : {"runs", "high", "large"})
+    output(only_add(ends), {1}, core::finish_reason::stop);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
 TEST_F(node, a_pair_gets_its_decode_rank_when_it_has_one_that_prefills_and_neither_is_told_before) {
   core::pool_options prefill;
   prefill.requests_in_flight_max = 1;

@@ -20,6 +20,9 @@ class by_rank {
     static const T none{};
     return rank < values_.size() ? values_[rank] : none;
   }
+  /// Those that were seen, in order.
+  [[nodiscard]] auto begin() noexcept { return values_.begin(); }
+  [[nodiscard]] auto end() noexcept { return values_.end(); }
 
  private:
   std::vector<T> values_;

@@ -62,7 +62,7 @@ double decoded_kv_on(const rank_view& rank, const placement_request& request) no
 }
 
 double chunk_of(const rank_view& rank) noexcept {
-  return or_else(static_cast<double>(rank.chunk_tokens), chunk_tokens_unknown);
+  return chunk_tokens_of(static_cast<double>(rank.chunk_tokens));
 }
 
 } // namespace
@@ -307,6 +307,15 @@ void headroom::uncount_slowness(const lane& l) {
   slow_counted_ -= 1;
 }
 
+void headroom::forget_slowness() {
+  for (auto& l : lanes_) {
+    l.log_slow = 0;
+    l.slowness_counted.reset();
+    l.slow = 1;
+  }
+  log_slow_sum_ = slow_counted_ = 0;
+}
+
 void headroom::observe_slowness(lane& l, double ratio) {
   constexpr double weight = 0.2; // of one observation
   constexpr double noise = 1.3;
@@ -363,9 +372,10 @@ void headroom::on_step(const step_observation& step) {
   // placed something on one rank will do so on all, between two reports.
   look_for_others(l, step);
   const bool was_shared = std::exchange(shared_, step.at < shared_until_);
-  if (shared_ && !was_shared)
+  if (shared_ && !was_shared) {
     pace_ = pace_kept_ = pace_before_; // since then it may have been learned from steps with prompts of others
-  else if (!shared_ && step.at - pace_kept_at_ > pace_kept_for) {
+    forget_slowness();
+  } else if (!shared_ && step.at - pace_kept_at_ > pace_kept_for) {
     pace_before_ = std::exchange(pace_kept_, pace_);
     pace_kept_at_ = step.at;
   }

@@ -68,6 +68,7 @@ class headroom final : public policy {
   };
   void observe_slowness(lane& l, double ratio);
   void uncount_slowness(const lane& l);
+  void forget_slowness(); // of all
   void look_for_others(lane& l, const step_observation& step);
   /// What all ranks have in common in one decision.
   struct pool_figures {

@@ -357,6 +357,13 @@ class watched_rank {
     s.reported_requests = reported;
     policy_.on_step(s);
   }
+  /// Another rank makes some.
+  void peer_steps() {
+    for (int i = 0; i < 3; ++i) {
+      peer_now_ += from_seconds(step_pace::coefficients{}.decode_s(20, 40'000));
+      policy_.on_step({1, peer_now_, 0, 20, 40'000});
+    }
+  }
   /// By how much 50 steps that take three times as long as before change what is expected of one.
   double learned() {
     const auto seen = [&] { return policy_.pace().decode_s(20, 40'000) * policy_.slow_factor(0); };
@@ -365,6 +372,7 @@ class watched_rank {
       step(20, 20, 20, 4.5 * step_pace::coefficients{}.decode_s(20, 40'000));
     return seen() / before;
   }
+  double slow_factor() const { return policy_.slow_factor(0); }
   double waits_for_step() {
     return policy_.waiting_order(prompt(1000))->to_end_s - policy_.waiting_order(prompt(1000))->work_s;
   }
@@ -372,6 +380,7 @@ class watched_rank {
  private:
   headroom policy_{policy_options{}};
   timestamp now_ = at(0);
+  timestamp peer_now_ = at(0);
   std::uint64_t sequence_ = 0;
 };
 
@@ -382,6 +391,20 @@ TEST(headroom_learning, stops_while_two_reports_in_a_row_count_requests_of_other
   EXPECT_EQ(rank.learned(), 1);
   watched_rank alone;
   EXPECT_GT(alone.learned(), 2);
+}
+
+TEST(headroom_learning, what_made_a_rank_slow_just_before_others_were_seen_there_is_forgotten_with_them) {
+  watched_rank rank;
+  for (int i = 0; i < 20; ++i) {
+    rank.step(20, 20, 20, 0.2);
+    rank.peer_steps(); // somebody to compare with
+  }
+  EXPECT_GT(rank.slow_factor(), 1.5);
+  rank.step(20, 20, 40);
+  rank.step(20, 20, 40);
+  EXPECT_EQ(rank.slow_factor(), 1) << "nobody knows";
+  rank.step(20, 20, 20, 61);
+  EXPECT_EQ(rank.slow_factor(), 1) << "the others are gone";
 }
 
 TEST(headroom_learning, goes_on_when_a_report_still_counts_what_just_ended) {

@@ -173,9 +173,8 @@ TEST(step_observer, follows_without_learning_where_it_must_not) {
   stepping_engine e{engine_of_speed(2, 2), true, 1};
   e.learns = false;
   e.run(500, 2);
-  EXPECT_EQ(e.pace.get().base_s, step_pace{}.get().base_s);
-  EXPECT_EQ(e.pace.get().per_prefill_token_s, step_pace{}.get().per_prefill_token_s);
   EXPECT_GT(e.observer.steps(), 400u);
+  EXPECT_GT(e.prefill_error(), 0.4);
   e.learns = true;
   e.run(3000, 2);
   EXPECT_LT(e.prefill_error(), 0.06);
@@ -193,6 +192,51 @@ TEST(step_observer, what_is_gone_with_its_rank_or_its_client_holds_nothing_up) {
     e.observer.dropped(6, h + 1000);
   e.run(3000, 2);
   EXPECT_LT(e.prefill_error(), 0.06);
+}
+
+TEST(step_observer, a_rank_that_is_closed_while_it_decodes_and_prefills_leaves_nothing_in_the_steps_of_the_others) {
+  const auto steps_after = [](bool close) {
+    step_observer o;
+    const step_pace pace;
+    timestamp now = timestamp{} + std::chrono::seconds{100};
+    o.placed(1, 1, 100 * chunk, now);
+    for (int i = 0; i < 3; ++i) {
+      now += std::chrono::milliseconds{30};
+      o.output(0, now, {1, 1000, chunk, false}, pace.get());
+      o.output(1, now, {50, 500'000, chunk, true}, pace.get()); // the longer batch
+    }
+    if (close)
+      o.closed(1);
+    std::vector<step_seen> seen;
+    for (int i = 0; i < 5; ++i) {
+      now += std::chrono::milliseconds{30};
+      if (const auto step = o.output(0, now, {1, 1000, chunk, false}, pace.get()))
+        seen.push_back(*step);
+    }
+    return seen;
+  };
+  EXPECT_TRUE(steps_after(false).empty()) << "a prompt of unknown end is in each of them";
+  const auto seen = steps_after(true);
+  ASSERT_GE(seen.size(), 3u);
+  EXPECT_EQ(seen.back().decoding, 1);
+  EXPECT_EQ(seen.back().prompt_tokens, 0);
+}
+
+TEST(step_observer, a_chunk_too_small_to_be_meant_is_none_that_is_known) {
+  EXPECT_EQ(chunk_tokens_of(63), chunk_tokens_of(0));
+  EXPECT_EQ(chunk_tokens_of(64), 64);
+  step_observer o;
+  const step_pace pace;
+  timestamp now = timestamp{} + std::chrono::seconds{100};
+  o.output(0, now, {0, 0, 1, false}, pace.get());
+  o.placed(0, 1, 4 * chunk_tokens_of(0), now);
+  now += std::chrono::seconds{1};
+  o.prefilled(0, 1, now, pace.get());
+  o.output(0, now, {0, 0, 1, false}, pace.get());
+  now += std::chrono::seconds{1};
+  const auto seen = o.output(0, now, {0, 0, 1, false}, pace.get());
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->steps, 4) << "of an engine that registers one token";
 }
 
 } // namespace

@@ -151,18 +151,31 @@ TEST(waiting_room_with_classes, in_a_full_room_the_last_of_the_lowest_class_make
     return room.enter(o, at(0), {work, priority, {}, {}});
   };
   EXPECT_TRUE(comes(1, 0, 1) && comes(2, -1, 3) && comes(3, -1, 1));
-  EXPECT_FALSE(room.make_room_for(8)) << "there is room";
+  EXPECT_FALSE(room.make_room_for(8, at(0))) << "there is room";
   EXPECT_TRUE(comes(4, -1, 2));
-  EXPECT_FALSE(room.make_room_for(-1)) << "its own class";
-  EXPECT_FALSE(room.make_room_for(-8));
-  const auto out = room.make_room_for(0);
+  EXPECT_FALSE(room.make_room_for(-1, at(0))) << "its own class";
+  EXPECT_FALSE(room.make_room_for(-8, at(0)));
+  const auto out = room.make_room_for(0, at(0));
   ASSERT_TRUE(out);
   EXPECT_EQ(out->handle, 2U) << "the one that was to go last";
   EXPECT_TRUE(comes(5, 0, 0.5));
   EXPECT_THAT(drain(room, at(1)), ElementsAre(5, 1, 3, 4));
-  EXPECT_FALSE(room.make_room_for(1)) << "nobody waits";
+  EXPECT_FALSE(room.make_room_for(1, at(0))) << "nobody waits";
   waiting_room none{0, seconds{10}};
-  EXPECT_FALSE(none.make_room_for(1));
+  EXPECT_FALSE(none.make_room_for(1, at(0)));
+}
+
+TEST(waiting_room_with_classes, who_waited_as_long_as_it_has_to_gives_its_place_to_nobody) {
+  waiting_room room{3, seconds{60}, half_a_second};
+  EXPECT_TRUE(enter(room, 1, at(0), {9.0, -2, {}, {}}));
+  EXPECT_TRUE(enter(room, 2, at(40'000), {1.0, -2, {}, {}}));
+  EXPECT_TRUE(enter(room, 3, at(40'000), {1.0, -1, {}, {}}));
+  EXPECT_EQ(room.make_room_for(0, at(40'000))->handle, 2u) << "the first is next";
+  EXPECT_TRUE(enter(room, 4, at(40'000), {1.0, 0, {}, {}}));
+  EXPECT_EQ(room.make_room_for(0, at(40'000))->handle, 3u) << "nor does its class protect another one";
+  EXPECT_TRUE(enter(room, 5, at(40'000), {1.0, 0, {}, {}}));
+  EXPECT_FALSE(room.make_room_for(0, at(40'000)));
+  EXPECT_TRUE(room.contains(1) && !room.contains(2));
 }
 
 TEST(waiting_room_with_classes, a_deadline_that_is_near_and_can_be_kept_goes_first_in_its_class_only) {

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -254,6 +255,18 @@ TEST_F(decision_file_test, a_new_process_goes_on_after_the_last_whole_line_of_th
   EXPECT_THAT(lines(), testing::ElementsAre(first, second, "third"));
   { decision_file{path}.write("fourth"); }
   EXPECT_THAT(lines(), testing::ElementsAre(first, second, "third", "fourth"));
+}
+
+TEST_F(decision_file_test, a_log_whose_oldest_lines_were_cut_away_goes_on_whatever_line_is_first_now) {
+  std::set<std::string> beginnings;
+  for (const auto& line : simulated(2).lines) {
+    if (!beginnings.insert(line.substr(0, line.find(':'))).second)
+      continue;
+    { std::ofstream{path} << line << "\n"; }
+    { decision_file{path}.write("next"); }
+    EXPECT_THAT(lines(), testing::ElementsAre(line, "next"));
+  }
+  EXPECT_GT(beginnings.size(), 1u);
 }
 
 TEST_F(decision_file_test, a_file_with_something_else_in_it_stays_as_it_is) {
