@@ -66,9 +66,14 @@ TEST_F(recorded_node, a_request_that_moves_from_a_dead_rank_is_told_once_with_it
 
 TEST_F(recorded_node, a_pair_that_is_cancelled_while_its_prefill_leg_alone_has_a_rank_ends_without_output) {
   record_pair();
-  // Submitted and cancelled in one go: the decode order has not left when RequestManager takes it back.
-  submit(1, "gone");
-  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  // Cancelled before RequestManager knows the prefill rank: nothing is ordered of the decode pool.
+  const auto manager = directory->request_manager().handle;
+  core::generate_request r;
+  r.rid = "gone";
+  r.input_ids.assign(10, 7);
+  r.sampling.max_new_tokens = 16;
+  caf::anon_send(manager, submit_request{1, std::make_shared<const core::generate_request>(std::move(r))});
+  caf::anon_send(manager, cancel_request{1, core::failure::client_cancelled});
   settle();
   const auto requests = told();
   ASSERT_EQ(requests.size(), 1u);
