@@ -293,7 +293,10 @@ void pool_controller::left(request_handle handle, timestamp now) const {
 refusal pool_controller::displaced(const place_order& order, timestamp now) {
   left(order.handle, now);
   const bool too_many = ledger_.charge_count() >= options_.requests_in_flight_max;
-  return refuse(leg_of(order, now, false), too_many ? failure::requests_in_flight_max : failure::tokens_in_flight_max,
+  leg_request leg; // what a refusal says of it
+  leg.wanted.handle = order.handle;
+  leg.attempt = order.attempt;
+  return refuse(leg, too_many ? failure::requests_in_flight_max : failure::tokens_in_flight_max,
                 "pool " + options_.name + " is full, and a request of a higher priority than " +
                     std::to_string(order.request->priority) + " took this one's place among the " +
                     std::to_string(options_.waiting_requests_max) + " that may wait");

@@ -76,7 +76,7 @@ void request_stream::arrived(const core::leg_request& leg) {
   }
   blocks_ += r.blocks.size();
   open_blocks_ += r.blocks.size();
-  open_.emplace(w.handle, open_request{std::move(request), std::nullopt});
+  open_.emplace(w.handle, open_request{std::move(request), std::nullopt, false});
 }
 
 void request_stream::end(open_requests::iterator entry) {
@@ -108,10 +108,29 @@ void request_stream::ended(core::request_handle handle, std::optional<std::uint3
   if (output_tokens && *output_tokens > 0) {
     found->second.request->output_tokens = output_tokens;
     end(found);
-  } else if (!found->second.ended_at) {
-    without_output_.emplace_back(now, handle);
-    found->second.ended_at = now;
+  } else {
+    found->second.decodes = false;
+    end_without_output(found, now);
   }
+}
+
+void request_stream::end_without_output(open_requests::iterator entry, core::timestamp now) {
+  if (entry->second.ended_at)
+    return;
+  without_output_.emplace_back(now, entry->first);
+  entry->second.ended_at = now;
+}
+
+void request_stream::decodes(core::request_handle handle) {
+  const std::lock_guard lock{mutex_};
+  if (const auto found = open_.find(handle); found != open_.end())
+    found->second.decodes = true;
+}
+
+void request_stream::prefill_left(core::request_handle handle, core::timestamp now) {
+  const std::lock_guard lock{mutex_};
+  if (const auto found = open_.find(handle); found != open_.end() && !found->second.decodes)
+    end_without_output(found, now);
 }
 
 namespace {
@@ -137,11 +156,10 @@ void stream_recorder::progress(const core::batch_progress& p, core::timestamp no
 }
 
 void stream_recorder::ended(core::request_handle handle, core::timestamp now, std::uint32_t generated) noexcept {
-  if (!stream_.wanted())
-    return;
-  // A prefill leg that RequestManager ends had a request that is over or moves, and its decode leg may not exist yet.
-  quietly(
-      [&] { stream_.ended(handle, role_ == core::pool_role::prefill ? std::nullopt : std::optional{generated}, now); });
+  if (role_ == core::pool_role::prefill)
+    left(handle, now);
+  else if (stream_.wanted())
+    quietly([&] { stream_.ended(handle, generated, now); });
 }
 
 void stream_recorder::waits(const core::leg_request& leg) noexcept {
@@ -150,8 +168,14 @@ void stream_recorder::waits(const core::leg_request& leg) noexcept {
 }
 
 void stream_recorder::left(core::request_handle handle, core::timestamp now) noexcept {
-  if (stream_.wanted())
-    quietly([&] { stream_.ended(handle, std::nullopt, now); });
+  if (!stream_.wanted())
+    return;
+  quietly([&] {
+    if (role_ == core::pool_role::prefill)
+      stream_.prefill_left(handle, now);
+    else
+      stream_.ended(handle, std::nullopt, now);
+  });
 }
 
 void stream_recorder::decided(const core::leg_request& leg, const core::placement_decision& d) noexcept {
@@ -161,6 +185,8 @@ void stream_recorder::decided(const core::leg_request& leg, const core::placemen
   quietly([&] {
     if (role_ != core::pool_role::decode)
       stream_.arrived(leg);
+    else if (d.what == core::placement_decision::kind::placed)
+      stream_.decodes(leg.wanted.handle);
     if (refused && d.reason != core::failure::duplicate_rid) // a duplicate is charged, and goes on
       stream_.ended(leg.wanted.handle, std::nullopt, leg.wanted.now);
   });

@@ -56,6 +56,10 @@ class request_stream {
 
   void arrived(const core::leg_request& leg);
   void ended(core::request_handle handle, std::optional<std::uint32_t> output_tokens, core::timestamp now);
+  /// Of a pair: its decode leg has a rank.
+  void decodes(core::request_handle handle);
+  /// Of a pair: its prefill leg is gone. Means nothing while its decode leg has a rank, for then that one's end is its.
+  void prefill_left(core::request_handle handle, core::timestamp now);
   /// Cheap: nothing is to be told while this is false.
   [[nodiscard]] bool wanted() const noexcept { return wanted_.load(std::memory_order_relaxed); }
 
@@ -63,12 +67,14 @@ class request_stream {
   struct open_request {
     std::shared_ptr<recorded_request> request;
     std::optional<core::timestamp> ended_at; ///< without output, so that it may come again
+    bool decodes = false;                    ///< its decode leg has a rank
   };
   using open_requests = std::map<core::request_handle, open_request>; // handles count up: the first is the oldest
 
   void forget_oldest(); // of those that ended
   void make_room_for_blocks(std::size_t count);
   void end(open_requests::iterator entry);
+  void end_without_output(open_requests::iterator entry, core::timestamp now);
   void end_what_came_not_again(core::timestamp now);
 
   const std::uint32_t block_tokens_;

@@ -97,5 +97,30 @@ TEST_F(recorded_node, a_pair_that_runs_long_after_its_prefill_leg_ended_is_told_
   EXPECT_EQ(requests[0]->output_tokens, 2u);
 }
 
+TEST_F(recorded_node, a_pair_whose_prefill_rank_dies_after_it_handed_over_is_told_once_with_its_output) {
+  record_pair();
+  submit(1, "goes on");
+  const auto legs = adds_of("goes on");
+  ASSERT_EQ(legs.size(), 2u);
+  const auto decode = legs[0].rank.pool == 1 ? legs[0] : legs[1];
+  output(decode, {1});
+  say(event(link_event_kind::lost, 0, 1)); // before the end of its prefill leg came
+  EXPECT_THAT(told(), IsEmpty());
+  output(decode, {2}, core::finish_reason::stop);
+  const auto requests = told();
+  ASSERT_EQ(requests.size(), 1u);
+  EXPECT_EQ(requests[0]->output_tokens, 2u);
+}
+
+TEST_F(recorded_node, a_pair_whose_prefill_rank_dies_before_is_told_once_without_output) {
+  record_pair();
+  submit(1, "nowhere to go");
+  ASSERT_EQ(adds_of("nowhere to go").size(), 2u);
+  say(event(link_event_kind::lost, 0, 1));
+  const auto requests = told();
+  ASSERT_EQ(requests.size(), 1u);
+  EXPECT_FALSE(requests[0]->output_tokens);
+}
+
 } // namespace
 } // namespace rankwise
