@@ -47,7 +47,7 @@ off_t whole_lines(int fd, const std::string& path) {
   const auto begin = read_at(fd, 0, block, path);
   // The keys of a line are in order of the alphabet. Whatever the kind of a line, it begins with one of these; the
   // first of a file need not be the first of a log, where somebody cut away the oldest.
-  constexpr std::array beginnings{R"({"c":)", R"({"attempt":)", R"({"block_tokens":)", R"({"is":"lost")"};
+  constexpr std::array beginnings{R"({"c":)", R"({"attempt":)", R"({"is":"lost")"};
   if (!begin.empty() &&
       std::none_of(beginnings.begin(), beginnings.end(), [&](std::string_view b) { return begin.starts_with(b); }))
     fail(path, "it exists and is no decision log");

@@ -123,8 +123,11 @@ void request_stream::end_without_output(open_requests::iterator entry, core::tim
 
 void request_stream::decodes(core::request_handle handle) {
   const std::lock_guard lock{mutex_};
-  if (const auto found = open_.find(handle); found != open_.end())
-    found->second.decodes = true;
+  const auto found = open_.find(handle);
+  if (found == open_.end())
+    return;
+  found->second.decodes = true;
+  found->second.ended_at.reset(); // the end of its leg before it moved may be told behind its new arrival
 }
 
 void request_stream::prefill_left(core::request_handle handle, core::timestamp now) {

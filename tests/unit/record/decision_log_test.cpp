@@ -270,7 +270,8 @@ TEST_F(decision_file_test, a_log_whose_oldest_lines_were_cut_away_goes_on_whatev
 }
 
 TEST_F(decision_file_test, a_file_with_something_else_in_it_stays_as_it_is) {
-  for (const std::string text : {"my thesis, in one line", "a: 1\nb: 2\n", R"({"key": "value"})"}) {
+  for (const std::string text : {"my thesis, in one line", "a: 1\nb: 2\n", R"({"key": "value"})",
+                                 R"({"block_tokens":256,"rankwise_requests":1})"}) {
     { std::ofstream{path} << text; }
     const auto error = [&] {
       try {
