@@ -84,14 +84,9 @@ class waiting_room {
     if (orders_.size() < orders_max_)
       return std::nullopt;
     for (auto c = classes_.rbegin(); c != classes_.rend() && c->first < priority; ++c)
-      for (auto last = c->second.by_work.rbegin(); last != c->second.by_work.rend(); ++last) {
-        const auto entry = last->second;
-        if (entry->due <= now)
-          continue;
-        auto order = std::move(entry->order);
-        erase(entry, order.handle);
-        return order;
-      }
+      for (auto last = c->second.by_work.rbegin(); last != c->second.by_work.rend(); ++last)
+        if (last->second->due > now)
+          return take_out(last->second);
     return std::nullopt;
   }
   [[nodiscard]] bool contains(request_handle handle) const { return by_handle_.contains(handle); }
@@ -101,12 +96,7 @@ class waiting_room {
     return entry == orders_.end() ? nullptr : &entry->order;
   }
   /// Takes that one out.
-  [[nodiscard]] place_order take(timestamp now = {}) {
-    const auto entry = turn(now);
-    auto order = std::move(entry->order);
-    erase(entry, order.handle);
-    return order;
-  }
+  [[nodiscard]] place_order take(timestamp now = {}) { return take_out(turn(now)); }
   /// False: it does not wait.
   bool leave(request_handle handle) {
     const auto found = by_handle_.find(handle);
@@ -118,10 +108,8 @@ class waiting_room {
   /// Those whose time is over, which leave.
   [[nodiscard]] std::vector<place_order> expired(timestamp now) {
     std::vector<place_order> result;
-    while (!orders_.empty() && orders_.front().until <= now) {
-      result.push_back(std::move(orders_.front().order));
-      erase(orders_.begin(), result.back().handle);
-    }
+    while (!orders_.empty() && orders_.front().until <= now)
+      result.push_back(take_out(orders_.begin()));
     return result;
   }
   /// All leave; whose they are, in order of arrival.
@@ -215,6 +203,11 @@ class waiting_room {
     const bool above = key > largest_;
     largest_ = std::max(largest_ + step * (above ? 1 - order_.largest_share : -order_.largest_share), 0.0);
     return above;
+  }
+  [[nodiscard]] place_order take_out(iterator entry) {
+    auto order = std::move(entry->order);
+    erase(entry, order.handle);
+    return order;
   }
   void erase(iterator entry, request_handle handle) {
     by_handle_.erase(handle);

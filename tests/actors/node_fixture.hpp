@@ -179,6 +179,12 @@ class node : public testing::Test {
 
   void submit(core::stream_id stream, const std::string& rid, std::optional<std::int32_t> pin = {},
               std::int32_t priority = 0, std::size_t prompt_tokens = 10) {
+    post(stream, rid, pin, priority, prompt_tokens);
+    settle();
+  }
+  /// The same, but nobody has read it yet.
+  void post(core::stream_id stream, const std::string& rid, std::optional<std::int32_t> pin = {},
+            std::int32_t priority = 0, std::size_t prompt_tokens = 10) {
     core::generate_request r;
     r.rid = rid;
     r.input_ids.assign(prompt_tokens, 7);
@@ -187,7 +193,6 @@ class node : public testing::Test {
     r.priority = priority;
     caf::anon_send(directory->request_manager().handle,
                    submit_request{stream, std::make_shared<const core::generate_request>(std::move(r))});
-    settle();
   }
 
   /// Every ADD frame of the client's rid, in order.

@@ -25,6 +25,23 @@ class recorded_node : public test::node {
     advance(record::request_stream::again_within + 100ms);
     return stream_.take(0, now()).requests;
   }
+  void expect_told_once(std::optional<std::uint32_t> output_tokens) {
+    const auto requests = told();
+    ASSERT_EQ(requests.size(), 1u);
+    EXPECT_EQ(requests[0]->output_tokens, output_tokens);
+  }
+  struct legs {
+    add prefill;
+    add decode;
+  };
+  legs pair_of(const std::string& rid) {
+    const auto adds = adds_of(rid);
+    EXPECT_EQ(adds.size(), 2u) << rid;
+    legs result;
+    for (const auto& a : adds)
+      (a.rank.pool == 0 ? result.prefill : result.decode) = a;
+    return result;
+  }
 
  private:
   record::request_stream stream_;
@@ -39,9 +56,7 @@ TEST_F(recorded_node, a_request_whose_rank_died_after_its_first_token_ends_witho
   output(only_add("streams"), {1, 2});
   say(event(link_event_kind::lost, 0, 1));
   ASSERT_EQ(sink.outcomes[1].size(), 1u);
-  const auto requests = told();
-  ASSERT_EQ(requests.size(), 1u);
-  EXPECT_FALSE(requests[0]->output_tokens);
+  expect_told_once(std::nullopt);
 }
 
 TEST_F(recorded_node, a_request_whose_rank_was_replaced_after_its_first_token_ends_without_output) {
@@ -49,7 +64,7 @@ TEST_F(recorded_node, a_request_whose_rank_was_replaced_after_its_first_token_en
   submit(1, "streams");
   output(only_add("streams"), {1, 2});
   join(0, 2);
-  EXPECT_EQ(told().size(), 1u);
+  expect_told_once(std::nullopt);
 }
 
 TEST_F(recorded_node, a_request_that_moves_from_a_dead_rank_is_told_once_with_its_output) {
@@ -59,57 +74,37 @@ TEST_F(recorded_node, a_request_that_moves_from_a_dead_rank_is_told_once_with_it
   say(event(link_event_kind::lost, first.rank.rank, 1));
   ASSERT_EQ(adds_of("moves").size(), 2u);
   output(adds_of("moves")[1], {1, 2, 3}, core::finish_reason::stop);
-  const auto requests = told();
-  ASSERT_EQ(requests.size(), 1u);
-  EXPECT_EQ(requests[0]->output_tokens, 3u);
+  expect_told_once(3);
 }
 
 TEST_F(recorded_node, a_pair_that_is_cancelled_while_its_prefill_leg_alone_has_a_rank_ends_without_output) {
   record_pair();
   // Cancelled before RequestManager knows the prefill rank: nothing is ordered of the decode pool.
-  const auto manager = directory->request_manager().handle;
-  core::generate_request r;
-  r.rid = "gone";
-  r.input_ids.assign(10, 7);
-  r.sampling.max_new_tokens = 16;
-  caf::anon_send(manager, submit_request{1, std::make_shared<const core::generate_request>(std::move(r))});
-  caf::anon_send(manager, cancel_request{1, core::failure::client_cancelled});
+  post(1, "gone");
+  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
   settle();
-  const auto requests = told();
-  ASSERT_EQ(requests.size(), 1u);
-  EXPECT_FALSE(requests[0]->output_tokens);
+  expect_told_once(std::nullopt);
 }
 
 TEST_F(recorded_node, a_pair_that_runs_long_after_its_prefill_leg_ended_is_told_once_with_its_output) {
   record_pair();
   submit(1, "long");
-  const auto legs = adds_of("long");
-  ASSERT_EQ(legs.size(), 2u);
-  for (const auto& leg : legs)
-    if (leg.rank.pool == 0)
-      output(leg, {1}, core::finish_reason::stop);
+  const auto legs = pair_of("long");
+  output(legs.prefill, {1}, core::finish_reason::stop);
   EXPECT_THAT(told(), IsEmpty());
-  for (const auto& leg : legs)
-    if (leg.rank.pool == 1)
-      output(leg, {1, 2}, core::finish_reason::stop);
-  const auto requests = told();
-  ASSERT_EQ(requests.size(), 1u);
-  EXPECT_EQ(requests[0]->output_tokens, 2u);
+  output(legs.decode, {1, 2}, core::finish_reason::stop);
+  expect_told_once(2);
 }
 
 TEST_F(recorded_node, a_pair_whose_prefill_rank_dies_after_it_handed_over_is_told_once_with_its_output) {
   record_pair();
   submit(1, "goes on");
-  const auto legs = adds_of("goes on");
-  ASSERT_EQ(legs.size(), 2u);
-  const auto decode = legs[0].rank.pool == 1 ? legs[0] : legs[1];
+  const auto decode = pair_of("goes on").decode;
   output(decode, {1});
   say(event(link_event_kind::lost, 0, 1)); // before the end of its prefill leg came
   EXPECT_THAT(told(), IsEmpty());
   output(decode, {2}, core::finish_reason::stop);
-  const auto requests = told();
-  ASSERT_EQ(requests.size(), 1u);
-  EXPECT_EQ(requests[0]->output_tokens, 2u);
+  expect_told_once(2);
 }
 
 TEST_F(recorded_node, a_pair_whose_prefill_rank_dies_before_is_told_once_without_output) {
@@ -117,9 +112,7 @@ TEST_F(recorded_node, a_pair_whose_prefill_rank_dies_before_is_told_once_without
   submit(1, "nowhere to go");
   ASSERT_EQ(adds_of("nowhere to go").size(), 2u);
   say(event(link_event_kind::lost, 0, 1));
-  const auto requests = told();
-  ASSERT_EQ(requests.size(), 1u);
-  EXPECT_FALSE(requests[0]->output_tokens);
+  expect_told_once(std::nullopt);
 }
 
 } // namespace
