@@ -14,7 +14,8 @@ names = [f["name"] for f in figures]
 assert len(names) == len(set(names)), names
 for wanted in ("idle_8_ranks", "dispatch_p50", "dispatch_p99", "cpu_per_token_512_streams", "cpu_per_token_2048_streams",
                "gap_p99_512_streams", "gap_p99_2048_streams", "cpu_per_token_vs_bare_512_streams",
-               "cpu_per_token_vs_bare_2048_streams", "actors_rate_512B", "actors_rate_8192B", "handler_longest"):
+               "cpu_per_token_vs_bare_2048_streams", "actors_rate_512B", "actors_rate_8192B",
+               "actors_dispatch_p99_vs_one_hand_over_512B", "handler_longest"):
     assert wanted in names, f"{wanted} is missing"
 for f in figures:
     assert list(f) == ["name", "value", "unit", "reference", "ratio", "target", "holds"], f

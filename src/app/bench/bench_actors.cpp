@@ -19,8 +19,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <fstream>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <semaphore>
 #include <stdexcept>
 #include <thread>
@@ -98,6 +102,7 @@ core::pool_options wide_pool(int ranks) {
   pool.ranks_awaited = static_cast<std::uint16_t>(ranks);
   pool.requests_in_flight_max = 1'000'000;
   pool.tokens_in_flight_max = std::uint64_t{1} << 50;
+  pool.waiting_requests_max = 0; // the path without actors has no waiting room
   return pool;
 }
 
@@ -249,11 +254,58 @@ class actor_path final : public path {
   std::thread forward_;
 };
 
-/// The same classes, called under one mutex by the threads that would have sent a message.
+/// A thread with a queue: the least that any design pays which hands a request to another thread.
+class work_thread {
+ public:
+  work_thread() = default;
+  ~work_thread() {
+    {
+      const std::lock_guard guard{mutex_};
+      ending_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  work_thread(const work_thread&) = delete;
+  work_thread& operator=(const work_thread&) = delete;
+
+  void run(std::function<void()> work) {
+    {
+      const std::lock_guard guard{mutex_};
+      queue_.push_back(std::move(work));
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void work() {
+    for (std::unique_lock lock{mutex_};;) {
+      changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+      if (queue_.empty())
+        return;
+      const auto next = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      next();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool ending_ = false;
+  std::thread thread_{[this] { work(); }};
+};
+
+/// The same classes, called under one mutex by the threads that would have sent a message, or by one thread to which
+/// those hand over.
 class direct_path final : public path {
  public:
-  direct_path(answer_sink& sink, int ranks, double step_ms)
+  direct_path(answer_sink& sink, int ranks, double step_ms, bool hand_over)
       : path(sink, ranks, step_ms), table_(wide_table()), controller_(wide_pool(ranks)), layouts_(64) {
+    if (hand_over)
+      worker_.emplace();
     effects_.pools.resize(1);
     io::engine_hub_callbacks callbacks;
     callbacks.on_link_event = [this](link_event e) {
@@ -276,9 +328,7 @@ class direct_path final : public path {
       controller_.rank_up(up, now());
     };
     callbacks.on_outputs = [this](core::output_batch batch) {
-      const std::lock_guard guard{mutex_};
-      table_.on_outputs(batch, effects_);
-      carry_out();
+      run([this, batch = std::move(batch)] { table_.on_outputs(batch, effects_); });
     };
     callbacks.may_receive = [] { return true; };
     callbacks.on_load_report = [this] {
@@ -294,15 +344,29 @@ class direct_path final : public path {
         },
         "the ranks' registration");
   }
-  ~direct_path() override { stop_engine(); }
+  ~direct_path() override {
+    stop_engine();
+    worker_.reset();
+  }
 
   void submit(core::stream_id stream, core::request_ptr request) override {
-    const std::lock_guard guard{mutex_};
-    table_.submit(stream, std::move(request), now(), effects_);
-    carry_out();
+    run([this, stream, request = std::move(request)] { table_.submit(stream, request, now(), effects_); });
   }
 
  private:
+  template <class Change>
+  void run(Change change) {
+    auto locked = [this, change = std::move(change)] {
+      const std::lock_guard guard{mutex_};
+      change();
+      carry_out();
+    };
+    if (worker_)
+      worker_->run(std::move(locked));
+    else
+      locked();
+  }
+
   void carry_out() {
     for (;;) {
       if (!effects_.out.events.empty())
@@ -339,18 +403,21 @@ class direct_path final : public path {
   core::pool_controller controller_;
   std::vector<std::optional<sg::request_layout>> layouts_; // by rank
   core::request_effects effects_;
+  std::optional<work_thread> worker_;
 };
+
+std::unique_ptr<path> make_path(path_kind kind, answer_sink& sink, int ranks) {
+  constexpr double step_ms = 0.2;
+  if (kind == path_kind::actors)
+    return std::make_unique<actor_path>(sink, ranks, step_ms);
+  return std::make_unique<direct_path>(sink, ranks, step_ms, kind == path_kind::one_hand_over);
+}
 
 } // namespace
 
 path_result run_path(const path_options& o) {
   answer_sink sink{o.requests};
-  std::unique_ptr<path> way;
-  constexpr double step_ms = 0.2;
-  if (o.actors)
-    way = std::make_unique<actor_path>(sink, o.ranks, step_ms);
-  else
-    way = std::make_unique<direct_path>(sink, o.ranks, step_ms);
+  const auto way = make_path(o.kind, sink, o.ranks);
   if (o.requests_per_s == 0)
     sink.open(o.window);
   std::vector<core::timestamp> submitted_at(o.requests);

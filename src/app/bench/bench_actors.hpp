@@ -7,8 +7,14 @@
 /// hub with nothing but a mutex between the threads.
 namespace rankwise::app {
 
+enum class path_kind {
+  actors,        ///< as in a node
+  one_hand_over, ///< the same adapters without actors, run by one thread behind one queue
+  calls,         ///< the same adapters without actors, called by the submitting and the receiving thread
+};
+
 struct path_options {
-  bool actors = true;
+  path_kind kind = path_kind::actors;
   int ranks = 8;
   std::uint32_t prompt_tokens = 128;
   std::uint32_t requests = 10'000;

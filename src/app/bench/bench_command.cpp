@@ -372,11 +372,13 @@ void measure_actors(const bench_options& o, std::vector<figure>& figures) {
     struct samples {
       std::vector<double> rate, cpu_us, dispatch_p50_us, dispatch_p99_us, answer_p50_us, answer_p99_us;
     };
-    std::map<bool, samples> of;
+    std::map<path_kind, samples> of;
     for (int round = 0; round < o.rounds; ++round) {
-      for (const bool actors : {true, false}) {
+      for (const auto& [kind, name] : {std::pair{path_kind::actors, "actors"},
+                                       {path_kind::one_hand_over, "one hand-over"},
+                                       {path_kind::calls, "no actors"}}) {
         path_options p;
-        p.actors = actors;
+        p.kind = kind;
         p.ranks = ranks;
         p.prompt_tokens = prompt_tokens;
         p.requests = o.quick ? 4000 : prompt_tokens > 1000 ? 20'000 : 60'000;
@@ -384,7 +386,7 @@ void measure_actors(const bench_options& o, std::vector<figure>& figures) {
         p.requests_per_s = paced_requests_per_s;
         p.requests = static_cast<std::uint32_t>(paced_requests_per_s * o.seconds);
         const auto paced = run_path(p);
-        auto& s = of[actors];
+        auto& s = of[kind];
         s.rate.push_back(full.requests_per_s);
         s.cpu_us.push_back(full.cpu_us);
         s.dispatch_p50_us.push_back(paced.dispatch_p50_us);
@@ -393,17 +395,18 @@ void measure_actors(const bench_options& o, std::vector<figure>& figures) {
         s.answer_p99_us.push_back(paced.answer_p99_us);
         note(handlers, full.handlers);
         note(handlers, paced.handlers);
-        fmt::print("{} B prompts, round {}, {:<9}: {:6.0f} requests/s, {:5.1f} us CPU each; at {:.0f}/s dispatched p50 "
-                   "{:.0f} p99 {:.0f} us, answered p50 {:.0f} p99 {:.0f} us\n",
-                   prompt_tokens * 4, round + 1, actors ? "actors" : "no actors", full.requests_per_s, full.cpu_us,
-                   paced_requests_per_s, paced.dispatch_p50_us, paced.dispatch_p99_us, paced.answer_p50_us,
-                   paced.answer_p99_us);
+        fmt::print(
+            "{} B prompts, round {}, {:<13}: {:6.0f} requests/s, {:5.1f} us CPU each; at {:.0f}/s dispatched p50 "
+            "{:.0f} p99 {:.0f} us, answered p50 {:.0f} p99 {:.0f} us\n",
+            prompt_tokens * 4, round + 1, name, full.requests_per_s, full.cpu_us, paced_requests_per_s,
+            paced.dispatch_p50_us, paced.dispatch_p99_us, paced.answer_p50_us, paced.answer_p99_us);
         std::fflush(stdout);
       }
     }
-    const auto add = [&](const std::string& name, auto member, const std::string& unit, bound on, double limit) {
-      figures.push_back({fmt::format("actors_{}_{}B", name, prompt_tokens * 4), median(of[true].*member), unit,
-                         median(of[false].*member), on, limit});
+    const auto add = [&](const std::string& name, auto member, const std::string& unit, bound on, double limit,
+                         path_kind reference = path_kind::calls) {
+      figures.push_back({fmt::format("actors_{}_{}B", name, prompt_tokens * 4), median(of[path_kind::actors].*member),
+                         unit, median(of[reference].*member), on, limit});
     };
     add("rate", &samples::rate, "req/s", bound::ratio_min, 0.6);
     add("cpu_per_request", &samples::cpu_us, "us", bound::none, 0);
@@ -411,6 +414,8 @@ void measure_actors(const bench_options& o, std::vector<figure>& figures) {
     add("answer_p99_at_5000", &samples::answer_p99_us, "us", bound::ratio, 2);
     add("dispatch_p50_at_5000", &samples::dispatch_p50_us, "us", bound::none, 0);
     add("dispatch_p99_at_5000", &samples::dispatch_p99_us, "us", bound::ratio, 2);
+    add("dispatch_p99_vs_one_hand_over", &samples::dispatch_p99_us, "us", bound::none, 0,
+        path_kind::one_hand_over);
   }
   const auto held = run_in_flight(ranks, o.quick ? 10'000 : 100'000, 128);
   note(handlers, held.handlers);
