@@ -82,8 +82,19 @@ void place_or_wait(self_ptr self, core::place_order& order) {
   if (!known && !st.pool->has_room(order))
     if (const auto lower = st.waiting->make_room_for(key.priority, now))
       self->send(st.manager, st.pool->displaced(*lower, now));
-  if (!st.waiting->enter(order, now, key, st.pool->ranks_up()))
+  if (st.waiting->enter(order, now, key, st.pool->ranks_up()))
+    return;
+  // All places to wait are taken, and nobody passes those who have one: the next of them is given a rank as things are.
+  const auto* next = known || !st.pool->has_room(order) ? nullptr : st.waiting->next(now);
+  if (next == nullptr) {
     place(self, order, false);
+  } else if (st.pool->has_room(*next)) {
+    auto first = st.waiting->take(now);
+    place(self, first, false);
+    static_cast<void>(st.waiting->enter(order, now, key, st.pool->ranks_up()));
+  } else {
+    self->send(st.manager, st.pool->crowded_out(order, now));
+  }
 }
 
 /// After anything that may have made room.

@@ -291,15 +291,24 @@ void pool_controller::left(request_handle handle, timestamp now) const {
 }
 
 refusal pool_controller::displaced(const place_order& order, timestamp now) {
+  return no_place_to_wait(order, now,
+                          "a request of a higher priority than " + std::to_string(order.request->priority) +
+                              " took this one's place among the " + std::to_string(options_.waiting_requests_max) +
+                              " that may wait");
+}
+
+refusal pool_controller::crowded_out(const place_order& order, timestamp now) {
+  return no_place_to_wait(order, now, std::to_string(options_.waiting_requests_max) + " wait for room, as many as may");
+}
+
+refusal pool_controller::no_place_to_wait(const place_order& order, timestamp now, const std::string& why) {
   left(order.handle, now);
   const bool too_many = ledger_.charge_count() >= options_.requests_in_flight_max;
   leg_request leg; // what a refusal says of it
   leg.wanted.handle = order.handle;
   leg.attempt = order.attempt;
   return refuse(leg, too_many ? failure::requests_in_flight_max : failure::tokens_in_flight_max,
-                "pool " + options_.name + " is full, and a request of a higher priority than " +
-                    std::to_string(order.request->priority) + " took this one's place among the " +
-                    std::to_string(options_.waiting_requests_max) + " that may wait");
+                "pool " + options_.name + " is full, and " + why);
 }
 
 waiting_key pool_controller::waiting_order(placement_request request) const {

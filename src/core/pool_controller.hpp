@@ -113,6 +113,8 @@ class pool_controller {
   void left(request_handle handle, timestamp now) const;
   /// Such an order lost its place to one of a higher class.
   [[nodiscard]] refusal displaced(const place_order& order, timestamp now);
+  /// Such an order finds no place to wait, and the next of those who wait has no room either.
+  [[nodiscard]] refusal crowded_out(const place_order& order, timestamp now);
 
   /// The same for whoever has no request at hand. `wait_for_rank`: nothing was charged; ask again when something
   /// changed. Only when `wanted.may_wait`.
@@ -183,6 +185,7 @@ class pool_controller {
   placement_record& open_record(const leg_request& leg);
   void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;
   [[nodiscard]] refusal refuse(const leg_request& leg, failure reason, std::string text);
+  [[nodiscard]] refusal no_place_to_wait(const place_order& order, timestamp now, const std::string& why);
   void collect_views(const placement_request& wanted, rank_state state);
   void add_view(std::uint16_t rank, timestamp now);
   void look_at_states();

@@ -112,7 +112,7 @@ class replayer {
     const auto found = controllers_.find(who);
     if (found == controllers_.end()) {
       if (!verdict.incomplete)
-        throw std::runtime_error(fmt::format("c: controller {} was not opened before", who));
+        verdict.incomplete = fmt::format("line {}: controller {} was not opened before", verdict.lines, who);
       ++verdict.lines_skipped;
       return true;
     }

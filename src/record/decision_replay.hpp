@@ -25,17 +25,18 @@ struct decision_difference {
 
 struct replay_verdict {
   std::uint64_t lines = 0;
-  std::uint64_t lines_skipped = 0;                ///< after a loss, of controllers that were not opened anew
+  std::uint64_t lines_skipped = 0;                ///< of controllers that were not opened, or not since a loss
   std::uint64_t decisions = 0;                    ///< compared, and the same
   std::map<std::string, std::uint64_t> by_policy; ///< of these
   std::optional<decision_difference> difference;  ///< nothing after it was compared
-  /// Where the log lacks lines for the first time: "line 17: 3 lines were lost". From there on nothing of a controller
-  /// was compared until it was opened anew, by a restart.
+  /// Where the log lacks lines for the first time: "line 17: 3 lines were lost", or "line 1: controller 0 was not
+  /// opened before" where its beginning was cut off. Nothing of such a controller was compared until it was opened, by
+  /// a restart.
   std::optional<std::string> incomplete;
 };
 
-/// Errors name line, field and value: a line that is no JSON, lacks a field, has another version, or names a
-/// controller that was not opened. A last line without its end is told as `incomplete`.
+/// Errors name line, field and value: a line that is no JSON, lacks a field, or has another version. A last line
+/// without its end is told as `incomplete`.
 [[nodiscard]] tl::expected<replay_verdict, std::string> replay_decisions(std::istream& log);
 [[nodiscard]] tl::expected<replay_verdict, std::string> replay_decisions(const std::filesystem::path& file);
 

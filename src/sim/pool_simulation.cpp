@@ -478,9 +478,14 @@ void run::arrive(std::uint32_t request) {
   core::place_order order;
   order.handle = request + 1;
   const auto by = f.pools[first_side()]->waiting_order(leg_of(request, true).wanted);
-  if (!f.held.enter(order, now_, by, f.pools[first_side()]->ranks_up())) {
-    place(request, false);
-    return;
+  const auto ranks_up = f.pools[first_side()]->ranks_up();
+  if (!f.held.enter(order, now_, by, ranks_up)) {
+    if (f.held.next(now_) == nullptr) {
+      place(request, false);
+      return;
+    }
+    place(static_cast<std::uint32_t>(f.held.take(now_).handle - 1), false);
+    static_cast<void>(f.held.enter(order, now_, by, ranks_up));
   }
   bind_held(f);
 }

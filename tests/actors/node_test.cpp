@@ -373,6 +373,45 @@ TEST_F(node, one_that_loses_its_place_to_a_higher_class_does_not_pass_those_who_
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
+TEST_F(node, a_small_one_that_finds_no_place_to_wait_does_not_pass_those_who_wait_for_room) {
+  core::pool_options pool_options;
+  pool_options.tokens_in_flight_max = 150;
+  pool_options.waiting_requests_max = 1;
+  start(1, pool_options);
+  submit(1, "runs", {}, 0, 80);
+  submit(2, "large", {}, 0, 90);
+  submit(3, "small", {}, 0, 5);
+  EXPECT_THAT(adds_of("small"), IsEmpty());
+  ASSERT_EQ(sink.outcomes[3].size(), 1u);
+  EXPECT_EQ(sink.outcomes[3][0].kind, core::outcome_kind::refused);
+  EXPECT_EQ(sink.outcomes[3][0].reason, core::failure::tokens_in_flight_max);
+  EXPECT_THAT(sink.outcomes[3][0].text, HasSubstr("1 wait for room, as many as may"));
+  for (const char* ends : {"runs", "large"})
+    output(only_add(ends), {1}, core::finish_reason::stop);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
+TEST_F(node, where_all_wait_for_a_rank_and_no_place_is_left_the_next_of_them_is_sent_and_the_new_one_waits) {
+  core::pool_options pool_options;
+  pool_options.waiting_requests_max = 2;
+  start(1, pool_options);
+  core::stream_id stream = 0;
+  while (pool().waiting < 2) {
+    ++stream;
+    ASSERT_LT(stream, 5000u) << "nobody waits";
+    submit(stream, "r" + std::to_string(stream), {}, 0, 1000);
+  }
+  const auto first = "r" + std::to_string(stream - 1);
+  const auto second = "r" + std::to_string(stream);
+  ASSERT_THAT(adds_of(first), IsEmpty());
+  submit(stream + 1, "new", {}, 0, 1000);
+  EXPECT_EQ(adds_of(first).size(), 1u);
+  EXPECT_THAT(adds_of(second), IsEmpty());
+  EXPECT_THAT(adds_of("new"), IsEmpty());
+  EXPECT_EQ(pool().waiting, 2u);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
 TEST_F(node, a_pair_gets_its_decode_rank_when_it_has_one_that_prefills_and_neither_is_told_before) {
   core::pool_options prefill;
   prefill.requests_in_flight_max = 1;
