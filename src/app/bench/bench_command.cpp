@@ -414,8 +414,7 @@ void measure_actors(const bench_options& o, std::vector<figure>& figures) {
     add("answer_p99_at_5000", &samples::answer_p99_us, "us", bound::ratio, 2);
     add("dispatch_p50_at_5000", &samples::dispatch_p50_us, "us", bound::none, 0);
     add("dispatch_p99_at_5000", &samples::dispatch_p99_us, "us", bound::ratio, 2);
-    add("dispatch_p99_vs_one_hand_over", &samples::dispatch_p99_us, "us", bound::none, 0,
-        path_kind::one_hand_over);
+    add("dispatch_p99_vs_one_hand_over", &samples::dispatch_p99_us, "us", bound::none, 0, path_kind::one_hand_over);
   }
   const auto held = run_in_flight(ranks, o.quick ? 10'000 : 100'000, 128);
   note(handlers, held.handlers);
