@@ -1,17 +1,11 @@
 #pragma once
 
+#include "app/bench/bench_path.hpp"
+
 #include <cstdint>
 
-/// The way of a request inside a node, without a front: submitted in the process, placed, sent by ZeroMQ to a simulated
-/// engine, answered, delivered. Once through the actors, and once through the same table, controller, codec and engine
-/// hub with nothing but a mutex between the threads.
+/// Rate and latency of the ways that a request may take inside a node, memory of those in flight, cost of a placement.
 namespace rankwise::app {
-
-enum class path_kind {
-  actors,        ///< as in a node
-  one_hand_over, ///< the same adapters without actors, run by one thread behind one queue
-  calls,         ///< the same adapters without actors, called by the submitting and the receiving thread
-};
 
 struct path_options {
   path_kind kind = path_kind::actors;
@@ -20,13 +14,6 @@ struct path_options {
   std::uint32_t requests = 10'000;
   double requests_per_s = 0; ///< 0: as fast as it goes, `window` at once
   std::uint32_t window = 512;
-};
-
-/// Of all actors of a node.
-struct actor_handlers {
-  std::uint64_t handled = 0;
-  std::uint64_t slow = 0; ///< longer than 0.5 ms
-  double longest_ms = 0;
 };
 
 struct path_result {
