@@ -12,6 +12,11 @@ namespace rankwise::core {
 
 namespace {
 
+/// What a request may take at the most.
+std::uint64_t limit_tokens_of(const generate_request& request) {
+  return request.input_ids.size() + static_cast<std::uint64_t>(std::max(request.sampling.max_new_tokens, 0));
+}
+
 std::string quoted_rank(const pool_options& pool, std::int64_t rank) {
   return "rank " + std::to_string(rank) + " of pool " + pool.name;
 }
@@ -155,11 +160,16 @@ void pool_controller::collect_views(const placement_request& wanted, rank_state 
     add_view(rank, now);
 }
 
+std::optional<failure> pool_controller::cap_reached(std::uint64_t limit_tokens) const {
+  if (ledger_.charge_count() >= options_.requests_in_flight_max)
+    return failure::requests_in_flight_max;
+  if (ledger_.limit_tokens() + limit_tokens > options_.tokens_in_flight_max)
+    return failure::tokens_in_flight_max;
+  return std::nullopt;
+}
+
 bool pool_controller::has_room(const place_order& order) const {
-  const auto limit =
-      order.request->input_ids.size() + static_cast<std::uint64_t>(std::max(order.request->sampling.max_new_tokens, 0));
-  return ledger_.charge_count() < options_.requests_in_flight_max &&
-         ledger_.limit_tokens() + limit <= options_.tokens_in_flight_max;
+  return !cap_reached(limit_tokens_of(*order.request));
 }
 
 /// Of a leg that it did not place itself.
@@ -303,11 +313,11 @@ refusal pool_controller::crowded_out(const place_order& order, timestamp now) {
 
 refusal pool_controller::no_place_to_wait(const place_order& order, timestamp now, const std::string& why) {
   left(order.handle, now);
-  const bool too_many = ledger_.charge_count() >= options_.requests_in_flight_max;
   leg_request leg; // what a refusal says of it
   leg.wanted.handle = order.handle;
   leg.attempt = order.attempt;
-  return refuse(leg, too_many ? failure::requests_in_flight_max : failure::tokens_in_flight_max,
+  // There may be room for this one, and none for those before it: they lack tokens then.
+  return refuse(leg, cap_reached(limit_tokens_of(*order.request)).value_or(failure::tokens_in_flight_max),
                 "pool " + options_.name + " is full, and " + why);
 }
 
@@ -367,16 +377,15 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::decide(const le
 
   if (ledger_.find(wanted.handle) != nullptr)
     return refuse(leg, failure::duplicate_rid, "handle " + std::to_string(wanted.handle) + " is charged already");
-  if (ledger_.charge_count() >= options_.requests_in_flight_max)
-    return refuse(leg, failure::requests_in_flight_max,
-                  "pool " + options_.name + " has " + std::to_string(ledger_.charge_count()) +
-                      " requests in flight, requests_in_flight_max is " +
-                      std::to_string(options_.requests_in_flight_max));
-  if (ledger_.limit_tokens() + limit > options_.tokens_in_flight_max)
-    return refuse(leg, failure::tokens_in_flight_max,
-                  "pool " + options_.name + " has " + std::to_string(ledger_.limit_tokens()) +
-                      " tokens in flight, this request may take " + std::to_string(limit) +
-                      ", tokens_in_flight_max is " + std::to_string(options_.tokens_in_flight_max));
+  if (const auto cap = cap_reached(limit))
+    return refuse(leg, *cap,
+                  *cap == failure::requests_in_flight_max
+                      ? "pool " + options_.name + " has " + std::to_string(ledger_.charge_count()) +
+                            " requests in flight, requests_in_flight_max is " +
+                            std::to_string(options_.requests_in_flight_max)
+                      : "pool " + options_.name + " has " + std::to_string(ledger_.limit_tokens()) +
+                            " tokens in flight, this request may take " + std::to_string(limit) +
+                            ", tokens_in_flight_max is " + std::to_string(options_.tokens_in_flight_max));
 
   const auto refuse_and_record = [&](failure reason, std::string text) {
     auto& record = open_record(leg);
@@ -629,7 +638,7 @@ std::vector<request_handle> pool_controller::restore(const std::vector<leg_recor
     c.epoch = leg.epoch;
     c.prompt_tokens = leg.request->input_ids.size();
     c.work_tokens = c.prompt_tokens; // what its cache had is not known any more
-    c.limit_tokens = c.prompt_tokens + static_cast<std::uint64_t>(std::max(leg.request->sampling.max_new_tokens, 0));
+    c.limit_tokens = limit_tokens_of(*leg.request);
     c.attempt = leg.attempt;
     c.released = leg.released;
     if (c.released)

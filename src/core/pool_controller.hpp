@@ -184,6 +184,8 @@ class pool_controller {
                                            bool by_engine);
   placement_record& open_record(const leg_request& leg);
   void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;
+  /// By which cap the pool has no room for a request that may take so many tokens.
+  [[nodiscard]] std::optional<failure> cap_reached(std::uint64_t limit_tokens) const;
   [[nodiscard]] refusal refuse(const leg_request& leg, failure reason, std::string text);
   [[nodiscard]] refusal no_place_to_wait(const place_order& order, timestamp now, const std::string& why);
   void collect_views(const placement_request& wanted, rank_state state);
