@@ -7,8 +7,10 @@
 namespace {
 
 using namespace rankwise;
+using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 TEST(config, the_reference_file_is_the_defaults) {
   const auto loaded = app::load_config(REFERENCE_CONFIG);
@@ -67,17 +69,43 @@ TEST(config, the_limits_of_floods_are_the_front_s_and_the_reference_shows_their_
   EXPECT_FALSE(app::parse_config("[front]\nresets_burst = 0\n", "f"));
 }
 
-TEST(config, an_unknown_key_is_an_error_with_its_line) {
-  const auto parsed = app::parse_config("[node]\ngrpc = \"127.0.0.1:1\"\nadmn = \"x\"\n", "f.toml");
+TEST(config, an_unknown_key_is_an_error_with_its_line_and_the_known_ones) {
+  const auto parsed = app::parse_config("[node]\ngrpc = \"127.0.0.1:1\"\nadmn = \"x\"\n[[pools]]\n", "f.toml");
   ASSERT_FALSE(parsed);
-  EXPECT_THAT(parsed.error(), Contains("f.toml:3: node.admn: unknown key"));
+  EXPECT_THAT(parsed.error(), Contains(StartsWith("f.toml:3: node.admn: unknown key; there are admin, ")));
+  EXPECT_THAT(parsed.error(),
+              Contains("f.toml:4: pools: unknown key; there are engine, front, load, model, node, pool, "
+                       "requests, supervision"));
 }
 
 TEST(config, a_value_of_another_type_is_an_error_with_its_line) {
-  const auto parsed = app::parse_config("[node]\ngrpc = 5\n[[pool]]\nranks = 1.5\n", "f.toml");
+  const auto errors_of = [](const std::string& text) {
+    const auto parsed = app::parse_config(text, "f.toml");
+    return parsed ? app::config_errors{} : parsed.error();
+  };
+  EXPECT_THAT(errors_of("[node]\ngrpc = 5\n[[pool]]\nranks = 1.5\n"),
+              AllOf(Contains("f.toml:2: node.grpc: must be a string, not 5"),
+                    Contains("f.toml:4: pool.ranks: must be a whole number, not 1.5")));
+  EXPECT_THAT(errors_of("[node]\nfault_injection = \"yes\"\ngrpc = [1]\nlog_level = \"loud\"\n"),
+              AllOf(Contains("f.toml:2: node.fault_injection: must be true or false, not \"yes\""),
+                    Contains("f.toml:3: node.grpc: must be a string, not a list"),
+                    Contains("f.toml:4: node.log_level: must be one of debug, info, warn, error, off, not \"loud\"")));
+  EXPECT_THAT(errors_of("engine = true\npool = 2\n"),
+              AllOf(Contains("f.toml:1: engine: must be a table, not true"),
+                    Contains("f.toml:2: pool: must be a list of tables, [[pool]], not 2")));
+  EXPECT_THAT(errors_of("[node]\ngrpc = { host = \"h\" }\ndrain_s = 1979-05-27\n"),
+              AllOf(Contains("f.toml:2: node.grpc: must be a string, not a table"),
+                    Contains("f.toml:3: node.drain_s: must be a number, not 1979-05-27")));
+}
+
+TEST(config, values_that_do_not_fit_together_are_both_named) {
+  const auto parsed = app::parse_config("[engine]\nheartbeat_interval_ms = 100\nheartbeat_timeout_ms = 50\n"
+                                        "[supervision]\nbackoff_min_ms = 3000\nbackoff_max_ms = 2000\n",
+                                        "f.toml");
   ASSERT_FALSE(parsed);
-  EXPECT_THAT(parsed.error(), Contains("f.toml:2: node.grpc: must be a string"));
-  EXPECT_THAT(parsed.error(), Contains("f.toml:4: pool.ranks: must be a whole number"));
+  EXPECT_THAT(parsed.error(),
+              AllOf(Contains(HasSubstr("engine.heartbeat_timeout_ms: 50 is not more than heartbeat_interval_ms 100")),
+                    Contains(HasSubstr("supervision.backoff_min_ms: 3000 is more than backoff_max_ms 2000"))));
 }
 
 TEST(config, a_value_out_of_range_names_the_range) {

@@ -15,6 +15,34 @@ namespace rankwise::app {
 
 namespace {
 
+template <class Names>
+std::string listed(const Names& names) {
+  std::string list;
+  for (const auto& name : names)
+    list += (list.empty() ? "" : ", ") + std::string{name};
+  return list;
+}
+
+/// A value as the file has it; long ones are cut.
+std::string written(const toml::node& node) {
+  constexpr std::size_t bytes_max = 60;
+  if (node.is_table())
+    return "a table";
+  if (node.is_array())
+    return "a list";
+  std::ostringstream out;
+  node.visit([&](const auto& n) {
+    if constexpr (toml::is_string<decltype(n)>)
+      out << '"' << n.get() << '"';
+    else if constexpr (toml::is_boolean<decltype(n)>)
+      out << (n.get() ? "true" : "false");
+    else if constexpr (toml::is_value<decltype(n)>)
+      out << n.get();
+  });
+  auto text = out.str();
+  return text.size() <= bytes_max ? text : text.substr(0, bytes_max) + "...";
+}
+
 /// Reads the keys of one table and remembers which it knows, so that what is left over can be reported.
 class table_reader {
  public:
@@ -29,7 +57,7 @@ class table_reader {
       if (const auto value = node->value_exact<std::string>())
         out = *value;
       else
-        complain(*node, key, "must be a string");
+        complain_of_value(*node, key, "must be a string");
     }
     effective_.insert_or_assign(key, out);
   }
@@ -38,7 +66,7 @@ class table_reader {
     if (const auto* node = find(key)) {
       const auto* list = node->as_array();
       if (list == nullptr || (!list->empty() && !list->is_homogeneous(toml::node_type::string))) {
-        complain(*node, key, "must be a list of strings");
+        complain_of_value(*node, key, "must be a list of strings");
       } else {
         out.clear();
         for (const auto& each : *list)
@@ -56,7 +84,7 @@ class table_reader {
       if (const auto value = node->value_exact<bool>())
         out = *value;
       else
-        complain(*node, key, "must be true or false");
+        complain_of_value(*node, key, "must be true or false");
     }
     effective_.insert_or_assign(key, out);
   }
@@ -66,7 +94,7 @@ class table_reader {
     if (const auto* node = find(key)) {
       const auto value = node->value_exact<std::int64_t>();
       if (!value)
-        complain(*node, key, "must be a whole number");
+        complain_of_value(*node, key, "must be a whole number");
       else if (*value < low || *value > high)
         complain(*node, key,
                  std::to_string(*value) + " is not within " + std::to_string(low) + " and " + std::to_string(high));
@@ -80,9 +108,9 @@ class table_reader {
     if (const auto* node = find(key)) {
       const auto value = node->is_number() ? node->value<double>() : std::nullopt;
       if (!value)
-        complain(*node, key, "must be a number");
+        complain_of_value(*node, key, "must be a number");
       else if (!(*value >= low && *value <= high))
-        complain(*node, key, "must be within " + shown(low) + " and " + shown(high));
+        complain_of_value(*node, key, "must be within " + shown(low) + " and " + shown(high));
       else
         out = *value;
     }
@@ -101,10 +129,7 @@ class table_reader {
       if (value && std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) {
         out = *value;
       } else {
-        std::string list;
-        for (const auto& name : allowed)
-          list += (list.empty() ? "" : ", ") + name;
-        complain(*node, key, "must be one of " + list);
+        complain_of_value(*node, key, "must be one of " + listed(allowed));
       }
     }
     effective_.insert_or_assign(key, out);
@@ -116,7 +141,7 @@ class table_reader {
       return;
     for (const auto& [key, node] : *table_)
       if (!known_.contains(std::string{key.str()}))
-        complain(node, std::string{key.str()}, "unknown key");
+        complain(node, std::string{key.str()}, "unknown key; there are " + listed(known_));
   }
 
   void complain(const toml::node& node, const std::string& key, const std::string& what) {
@@ -124,6 +149,10 @@ class table_reader {
   }
 
  private:
+  void complain_of_value(const toml::node& node, const std::string& key, const std::string& what) {
+    complain(node, key, what + ", not " + written(node));
+  }
+
   static std::string shown(double x) {
     std::ostringstream out;
     out << x;
@@ -154,7 +183,8 @@ const toml::table* sub_table(const toml::table& root, const char* name, const st
     return nullptr;
   if (const auto* table = node->as_table())
     return table;
-  errors.push_back(file + ":" + std::to_string(node->source().begin.line) + ": " + name + ": must be a table");
+  errors.push_back(file + ":" + std::to_string(node->source().begin.line) + ": " + name + ": must be a table, not " +
+                   written(*node));
   return nullptr;
 }
 
@@ -272,6 +302,9 @@ config_errors check_config(const node_config& config) {
   const auto complain = [&](const std::string& key, const std::string& value, const std::string& what) {
     errors.push_back(key + ": \"" + value + "\" " + what);
   };
+  const auto ms = [](core::duration d) {
+    return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(d).count());
+  };
   if (!is_address(config.grpc))
     complain("node.grpc", config.grpc, "is not host:port");
   if (!is_address(config.admin))
@@ -282,9 +315,10 @@ config_errors check_config(const node_config& config) {
     complain("node.state_dir", config.state_dir,
              "is longer than 60 bytes, the most that leaves room for a socket's name");
   if (std::find(log_levels.begin(), log_levels.end(), config.log_level) == log_levels.end())
-    complain("node.log_level", config.log_level, "is not one of debug, info, warn, error, off");
+    complain("node.log_level", config.log_level, "is not one of " + listed(log_levels));
   if (config.restarts.backoff_min > config.restarts.backoff_max)
-    errors.push_back("supervision.backoff_min_ms: must be at most backoff_max_ms");
+    errors.push_back("supervision.backoff_min_ms: " + ms(config.restarts.backoff_min) +
+                     " is more than backoff_max_ms " + ms(config.restarts.backoff_max));
   std::size_t unified = 0;
   std::size_t prefill = 0;
   std::size_t decode = 0;
@@ -302,12 +336,8 @@ config_errors check_config(const node_config& config) {
     if (const auto fault = handshake_fault(pool.handshake, pool.advertise); !fault.empty())
       complain("pool.handshake", pool.handshake, fault);
     const auto policies = core::policy_names();
-    if (std::find(policies.begin(), policies.end(), o.policy) == policies.end()) {
-      std::string list;
-      for (const auto name : policies)
-        list += (list.empty() ? "" : ", ") + std::string{name};
-      complain("pool.policy", o.policy, "is not one of " + list);
-    }
+    if (std::find(policies.begin(), policies.end(), o.policy) == policies.end())
+      complain("pool.policy", o.policy, "is not one of " + listed(policies));
   }
   if (unified + prefill + decode == 0)
     errors.push_back("pool: at least one is needed");
@@ -322,7 +352,8 @@ config_errors check_config(const node_config& config) {
   if (config.grpc == config.admin && !config.grpc.ends_with(":0"))
     complain("node.admin", config.admin, "is node.grpc too");
   if (config.heartbeat_timeout_ms <= config.heartbeat_interval_ms)
-    errors.push_back("engine.heartbeat_timeout_ms: must be more than heartbeat_interval_ms");
+    errors.push_back("engine.heartbeat_timeout_ms: " + std::to_string(config.heartbeat_timeout_ms) +
+                     " is not more than heartbeat_interval_ms " + std::to_string(config.heartbeat_interval_ms));
   return errors;
 }
 
@@ -347,7 +378,7 @@ tl::expected<node_config, config_errors> parse(const std::string& text, const st
     static const std::set<std::string, std::less<>> tables{"node", "pool",  "supervision", "engine",
                                                            "load", "front", "requests",    "model"};
     if (!tables.contains(key.str()))
-      top.complain(node, std::string{key.str()}, "unknown key");
+      top.complain(node, std::string{key.str()}, "unknown key; there are " + listed(tables));
   }
   {
     table_reader r{table("node"), "node.", file, errors};
@@ -462,7 +493,7 @@ tl::expected<node_config, config_errors> parse(const std::string& text, const st
   if (const auto* node = root.get("pool")) {
     const auto* pools = node->as_array();
     if (pools == nullptr || !pools->is_array_of_tables())
-      top.complain(*node, "pool", "must be a list of tables: [[pool]]");
+      top.complain(*node, "pool", "must be a list of tables, [[pool]], not " + written(*node));
     else
       for (const auto& each : *pools)
         read_pool(*each.as_table(), file, errors, config, effective_pools);
