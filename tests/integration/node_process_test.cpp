@@ -291,6 +291,10 @@ TEST_F(node_process, a_rolling_drain_of_all_ranks_under_load_loses_nothing) {
   EXPECT_EQ(result["requests"]["completed"], 300) << result.dump();
   EXPECT_EQ(result["tokens"]["wrong"], 0);
   EXPECT_EQ(io::http_post(admin, "/ranks/remove?pool=unified&rank=9").status, 404);
+  const auto nothing = io::http_get(admin, "/rank");
+  EXPECT_EQ(nothing.status, 404);
+  EXPECT_THAT(nothing.body,
+              testing::AllOf(testing::StartsWith("no GET /rank; there are "), testing::HasSubstr("GET /ranks, ")));
   EXPECT_EQ(io::http_post(admin, "/ranks/remove?pool=unified&rank=0").status, 409);
   const auto events = get("/events")["events"];
   EXPECT_TRUE(std::any_of(events.begin(), events.end(), [](const json& e) {

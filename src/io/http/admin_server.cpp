@@ -30,8 +30,13 @@ bool is_loopback(const std::string& address) {
 struct admin_server::impl {
   httplib::Server server;
   std::map<std::string, httplib::Server::Handler> posts; ///< by path
+  std::string served;                                    ///< "GET /a, POST /b", for whoever asks for something else
   std::string address;
   std::thread thread;
+
+  void note(const char* method, const std::string& path) {
+    served += (served.empty() ? "" : ", ") + std::string{method} + " " + path;
+  }
 
   static httplib::Server::Handler adapt(http_handler handler) {
     return [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
@@ -83,6 +88,11 @@ admin_server::admin_server(const std::string& address) : impl_(std::make_unique<
     found->second(request, response);
     return httplib::Server::HandlerResponse::Handled;
   });
+  impl_->server.set_error_handler([this](const httplib::Request& request, httplib::Response& response) {
+    if (response.status == 404 && response.body.empty())
+      response.set_content("no " + request.method + " " + request.path + "; there are " + impl_->served + "\n",
+                           "text/plain");
+  });
   impl_->server.set_payload_max_length(1 << 16);
   int bound = port;
   if (port == 0)
@@ -99,11 +109,13 @@ admin_server::~admin_server() {
 }
 
 void admin_server::get(const std::string& path, http_handler handler) {
+  impl_->note("GET", path);
   impl_->server.Get(path.c_str(), impl::adapt(std::move(handler)));
 }
 
 void admin_server::post(const std::string& path, http_handler handler) {
   auto adapted = impl::adapt(std::move(handler));
+  impl_->note("POST", path);
   impl_->posts[path] = adapted;
   impl_->server.Post(path.c_str(), std::move(adapted));
 }
@@ -125,6 +137,17 @@ const std::string& admin_server::address() const noexcept {
 
 namespace {
 
+std::string reason_of(httplib::Error error) {
+  switch (error) {
+  case httplib::Error::Connection:
+    return "could not connect";
+  case httplib::Error::Read:
+    return "connected, but no whole answer came";
+  default:
+    return httplib::to_string(error);
+  }
+}
+
 template <class Call>
 http_answer ask(const std::string& address, int timeout_s, Call call) {
   try {
@@ -135,7 +158,7 @@ http_answer ask(const std::string& address, int timeout_s, Call call) {
     client.set_write_timeout(timeout_s);
     const auto result = call(client);
     if (!result)
-      return {0, "text/plain", address + ": " + httplib::to_string(result.error())};
+      return {0, "text/plain", reason_of(result.error())};
     return {result->status, result->get_header_value("Content-Type"), result->body};
   } catch (const std::exception& e) {
     return {0, "text/plain", e.what()};
