@@ -84,16 +84,21 @@ void place_or_wait(self_ptr self, core::place_order& order) {
       self->send(st.manager, st.pool->displaced(*lower, now));
   if (st.waiting->enter(order, now, key, st.pool->ranks_up()))
     return;
-  // All places to wait are taken, and nobody passes those who have one: the next of them is given a rank as things are.
-  const auto* next = known || !st.pool->has_room(order) ? nullptr : st.waiting->next(now);
-  if (next == nullptr) {
+  if (known || st.waiting->size() == 0 || !st.pool->has_room(order)) {
     place(self, order, false);
-  } else if (st.pool->has_room(*next)) {
+    return;
+  }
+  // There is room, but no place to wait, and nobody passes those who do: the next of all is given a rank as things are.
+  const auto newcomer = order;
+  st.waiting->squeeze_in(order, now, key, st.pool->ranks_up());
+  if (st.pool->has_room(*st.waiting->next(now))) {
     auto first = st.waiting->take(now);
     place(self, first, false);
-    static_cast<void>(st.waiting->enter(order, now, key, st.pool->ranks_up()));
+  } else if (const auto lower = st.waiting->make_room_for(key.priority, now)) {
+    self->send(st.manager, st.pool->displaced(*lower, now));
   } else {
-    self->send(st.manager, st.pool->crowded_out(order, now));
+    st.waiting->leave(newcomer.handle);
+    self->send(st.manager, st.pool->crowded_out(newcomer, now));
   }
 }
 

@@ -59,6 +59,11 @@ class waiting_room {
   [[nodiscard]] bool enter(place_order& order, timestamp now, const waiting_key& by = {}, std::size_t ranks = 1) {
     if (orders_.size() >= orders_max_ || by_handle_.contains(order.handle))
       return false;
+    squeeze_in(order, now, by, ranks);
+    return true;
+  }
+  /// Although it is full: somebody has to leave at once. The order's handle does not wait yet.
+  void squeeze_in(place_order& order, timestamp now, const waiting_key& by, std::size_t ranks) {
     const auto handle = order.handle;
     const auto number = ++entered_;
     waiting w;
@@ -76,7 +81,6 @@ class waiting_room {
     c.work_s += by.work_s.value_or(0);
     if (by.latest_start)
       c.by_start.emplace(std::pair{*by.latest_start, number}, entry);
-    return true;
   }
   /// When it is full, takes out the last of the lowest class that waits, if that is below `priority`; not one whose
   /// patience is over.

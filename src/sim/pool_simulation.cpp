@@ -480,12 +480,12 @@ void run::arrive(std::uint32_t request) {
   const auto by = f.pools[first_side()]->waiting_order(leg_of(request, true).wanted);
   const auto ranks_up = f.pools[first_side()]->ranks_up();
   if (!f.held.enter(order, now_, by, ranks_up)) {
-    if (f.held.next(now_) == nullptr) {
+    if (f.held.size() == 0) {
       place(request, false);
       return;
     }
+    f.held.squeeze_in(order, now_, by, ranks_up);
     place(static_cast<std::uint32_t>(f.held.take(now_).handle - 1), false);
-    static_cast<void>(f.held.enter(order, now_, by, ranks_up));
   }
   bind_held(f);
 }

@@ -377,6 +377,7 @@ TEST_F(node, a_small_one_that_finds_no_place_to_wait_does_not_pass_those_who_wai
   core::pool_options pool_options;
   pool_options.tokens_in_flight_max = 150;
   pool_options.waiting_requests_max = 1;
+  pool_options.policy = "round_robin"; // which knows no work: in order of arrival
   start(1, pool_options);
   submit(1, "runs", {}, 0, 80);
   submit(2, "large", {}, 0, 90);
@@ -387,6 +388,25 @@ TEST_F(node, a_small_one_that_finds_no_place_to_wait_does_not_pass_those_who_wai
   EXPECT_EQ(sink.outcomes[3][0].reason, core::failure::tokens_in_flight_max);
   EXPECT_THAT(sink.outcomes[3][0].text, HasSubstr("1 wait for room, as many as may"));
   for (const char* ends : {"runs", "large"})
+    output(only_add(ends), {1}, core::finish_reason::stop);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
+TEST_F(node, a_higher_class_that_may_not_pass_one_whose_patience_is_over_takes_the_place_of_a_lower_one) {
+  core::pool_options pool_options;
+  pool_options.tokens_in_flight_max = 150;
+  pool_options.waiting_requests_max = 2;
+  start(1, pool_options);
+  submit(1, "runs", {}, 0, 80);
+  submit(2, "large", {}, 0, 90);
+  submit(3, "low", {}, -1, 5);
+  advance(1s); // the patience of "large" is over, not that of "low", which is four times as long
+  submit(4, "high", {}, 2, 5);
+  ASSERT_EQ(sink.outcomes[3].size(), 1u);
+  EXPECT_THAT(sink.outcomes[3][0].text, HasSubstr("a higher priority than -1"));
+  EXPECT_THAT(adds_of("high"), IsEmpty());
+  EXPECT_THAT(sink.outcomes[4], IsEmpty());
+  for (const char* ends : {"runs", "large", "high"})
     output(only_add(ends), {1}, core::finish_reason::stop);
   EXPECT_THAT(history.violations(), IsEmpty());
 }
@@ -408,6 +428,10 @@ TEST_F(node, where_all_wait_for_a_rank_and_no_place_is_left_the_next_of_them_is_
   EXPECT_EQ(adds_of(first).size(), 1u);
   EXPECT_THAT(adds_of(second), IsEmpty());
   EXPECT_THAT(adds_of("new"), IsEmpty());
+  EXPECT_EQ(pool().waiting, 2u);
+  submit(stream + 2, "high", {}, 1, 1000);
+  EXPECT_EQ(adds_of("high").size(), 1u) << "it is the next of all";
+  EXPECT_THAT(adds_of(second), IsEmpty());
   EXPECT_EQ(pool().waiting, 2u);
   EXPECT_THAT(history.violations(), IsEmpty());
 }
