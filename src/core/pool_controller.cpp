@@ -308,7 +308,8 @@ refusal pool_controller::displaced(const place_order& order, timestamp now) {
 }
 
 refusal pool_controller::crowded_out(const place_order& order, timestamp now) {
-  return no_place_to_wait(order, now, std::to_string(options_.waiting_requests_max) + " wait for room, as many as may");
+  return no_place_to_wait(order, now,
+                          "its " + std::to_string(options_.waiting_requests_max) + " places to wait are taken");
 }
 
 refusal pool_controller::no_place_to_wait(const place_order& order, timestamp now, const std::string& why) {

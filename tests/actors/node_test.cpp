@@ -386,7 +386,7 @@ TEST_F(node, a_small_one_that_finds_no_place_to_wait_does_not_pass_those_who_wai
   ASSERT_EQ(sink.outcomes[3].size(), 1u);
   EXPECT_EQ(sink.outcomes[3][0].kind, core::outcome_kind::refused);
   EXPECT_EQ(sink.outcomes[3][0].reason, core::failure::tokens_in_flight_max);
-  EXPECT_THAT(sink.outcomes[3][0].text, HasSubstr("1 wait for room, as many as may"));
+  EXPECT_THAT(sink.outcomes[3][0].text, HasSubstr("its 1 places to wait are taken"));
   for (const char* ends : {"runs", "large"})
     output(only_add(ends), {1}, core::finish_reason::stop);
   EXPECT_THAT(history.violations(), IsEmpty());
