@@ -84,7 +84,8 @@ void place_or_wait(self_ptr self, core::place_order& order) {
       self->send(st.manager, st.pool->displaced(*lower, now));
   if (st.waiting->enter(order, now, key, st.pool->ranks_up()))
     return;
-  if (known || st.waiting->size() == 0 || !st.pool->has_room(order)) {
+  const bool had_its_turn = order.attempt > 0; // and lost its rank
+  if (known || had_its_turn || st.waiting->size() == 0 || !st.pool->has_room(order)) {
     place(self, order, false);
     return;
   }

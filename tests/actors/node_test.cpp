@@ -392,6 +392,26 @@ TEST_F(node, a_small_one_that_finds_no_place_to_wait_does_not_pass_those_who_wai
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
+TEST_F(node, one_that_lost_its_rank_had_its_turn_and_needs_no_place_to_wait) {
+  core::pool_options pool_options;
+  pool_options.tokens_in_flight_max = 150;
+  pool_options.waiting_requests_max = 1;
+  pool_options.policy = "round_robin"; // which knows no work: in order of arrival
+  start(2, pool_options);
+  submit(1, "moves", {}, 0, 5);
+  submit(2, "runs", {}, 0, 80);
+  submit(3, "large", {}, 0, 90);
+  const auto before = only_add("moves").rank.rank;
+  ASSERT_NE(only_add("runs").rank.rank, before);
+  say(event(link_event_kind::lost, before, 1));
+  ASSERT_EQ(adds_of("moves").size(), 2u);
+  EXPECT_THAT(adds_of("large"), IsEmpty());
+  output(adds_of("moves").back(), {1}, core::finish_reason::stop);
+  for (const char* ends : {"runs", "large"})
+    output(only_add(ends), {1}, core::finish_reason::stop);
+  EXPECT_THAT(history.violations(), IsEmpty());
+}
+
 TEST_F(node, a_higher_class_that_may_not_pass_one_whose_patience_is_over_takes_the_place_of_a_lower_one) {
   core::pool_options pool_options;
   pool_options.tokens_in_flight_max = 150;
