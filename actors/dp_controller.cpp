@@ -1,6 +1,6 @@
 #include "actors/dp_controller.hpp"
 
-#include "core/block_vector.hpp"
+#include "core/base/block_vector.hpp"
 #include "messages/type_ids.hpp"
 #include "wire/sglang/engine_rid.hpp"
 

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "actors/handler_stats.hpp"
-#include "core/event_log.hpp"
-#include "core/pool_controller.hpp"
-#include "core/waiting_room.hpp"
+#include "core/placement/pool_controller.hpp"
+#include "core/placement/waiting_room.hpp"
+#include "core/supervision/event_log.hpp"
 #include "messages/dp_controller.hpp"
 #include "messages/dp_rank.hpp"
 #include "messages/request_manager.hpp"

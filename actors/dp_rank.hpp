@@ -1,9 +1,9 @@
 #pragma once
 
 #include "actors/handler_stats.hpp"
-#include "core/event_log.hpp"
-#include "core/rank_link.hpp"
-#include "core/rank_machine.hpp"
+#include "core/rank/rank_link.hpp"
+#include "core/rank/rank_machine.hpp"
+#include "core/supervision/event_log.hpp"
 #include "messages/dp_controller.hpp"
 #include "messages/dp_rank.hpp"
 #include "wire/sglang/request_codec.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/time.hpp"
+#include "core/base/time.hpp"
 #include "messages/common.hpp"
 #include "messages/errors.hpp"
 

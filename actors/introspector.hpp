@@ -1,7 +1,7 @@
 #pragma once
 
 #include "actors/handler_stats.hpp"
-#include "core/load_history.hpp"
+#include "core/load/load_history.hpp"
 #include "messages/actor_directory.hpp"
 #include "messages/introspector.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "actors/handler_stats.hpp"
-#include "core/load_board.hpp"
+#include "core/load/load_board.hpp"
 #include "messages/dp_controller.hpp"
 #include "messages/load_forwarder.hpp"
 

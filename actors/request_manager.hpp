@@ -1,8 +1,8 @@
 #pragma once
 
 #include "actors/handler_stats.hpp"
-#include "core/request_table.hpp"
-#include "core/stream_sink.hpp"
+#include "core/request/request_table.hpp"
+#include "core/request/stream_sink.hpp"
 #include "messages/actor_directory.hpp"
 #include "messages/dp_controller.hpp"
 #include "messages/request_manager.hpp"

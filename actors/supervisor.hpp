@@ -5,8 +5,8 @@
 #include "actors/introspector.hpp"
 #include "actors/load_forwarder.hpp"
 #include "actors/request_manager.hpp"
-#include "core/event_log.hpp"
-#include "core/restart_policy.hpp"
+#include "core/supervision/event_log.hpp"
+#include "core/supervision/restart_policy.hpp"
 #include "messages/actor_directory.hpp"
 #include "messages/supervisor.hpp"
 

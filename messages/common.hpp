@@ -1,9 +1,9 @@
 #pragma once
 
-#include "core/ids.hpp"
-#include "core/outcome.hpp"
-#include "core/placement.hpp"
-#include "core/request.hpp"
+#include "core/base/ids.hpp"
+#include "core/base/outcome.hpp"
+#include "core/placement/placement.hpp"
+#include "core/request/request.hpp"
 
 #include <caf/actor_control_block.hpp>
 #include <caf/atom.hpp>

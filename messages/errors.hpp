@@ -7,7 +7,7 @@
 #include <string>
 
 /// Errors of the program itself, as actors report them to each other. How requests end is another matter:
-/// core/outcome.hpp.
+/// core/base/outcome.hpp.
 namespace rankwise {
 
 enum class node_error : std::uint8_t {

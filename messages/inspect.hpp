@@ -1,14 +1,14 @@
 #pragma once
 
-#include "core/load_report.hpp"
-#include "core/outcome.hpp"
-#include "core/output_batch.hpp"
-#include "core/placement.hpp"
-#include "core/placement_record.hpp"
-#include "core/pool_controller.hpp"
-#include "core/rank_machine.hpp"
-#include "core/request.hpp"
-#include "core/request_table.hpp"
+#include "core/base/outcome.hpp"
+#include "core/load/load_report.hpp"
+#include "core/placement/placement.hpp"
+#include "core/placement/placement_record.hpp"
+#include "core/placement/pool_controller.hpp"
+#include "core/rank/rank_machine.hpp"
+#include "core/request/output_batch.hpp"
+#include "core/request/request.hpp"
+#include "core/request/request_table.hpp"
 
 #include <caf/error.hpp>
 #include <caf/meta/load_callback.hpp>

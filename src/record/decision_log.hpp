@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/decision_recorder.hpp"
+#include "core/placement/decision_recorder.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 #include "record/decision_replay.hpp"
 
-#include "core/pool_controller.hpp"
+#include "core/placement/pool_controller.hpp"
 #include "record/decision_log.hpp"
 #include "record/json_fields.hpp"
 

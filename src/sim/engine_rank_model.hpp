@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/ids.hpp"
-#include "core/request.hpp"
-#include "core/time.hpp"
+#include "core/base/ids.hpp"
+#include "core/base/time.hpp"
+#include "core/request/request.hpp"
 #include "sim/prefix_cache.hpp"
 #include "sim/random.hpp"
 #include "sim/step_time.hpp"

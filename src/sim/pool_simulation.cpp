@@ -1,7 +1,7 @@
 #include "sim/pool_simulation.hpp"
 
-#include "core/policies/policy_around.hpp"
-#include "core/waiting_room.hpp"
+#include "core/placement/policies/policy_around.hpp"
+#include "core/placement/waiting_room.hpp"
 #include "sim/lockstep_group.hpp"
 #include "sim/random.hpp"
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/policy.hpp"
-#include "core/pool_controller.hpp"
-#include "core/time.hpp"
+#include "core/base/time.hpp"
+#include "core/placement/policy.hpp"
+#include "core/placement/pool_controller.hpp"
 #include "sim/engine_rank_model.hpp"
 #include "sim/workload.hpp"
 

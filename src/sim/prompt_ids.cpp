@@ -1,6 +1,6 @@
 #include "sim/prompt_ids.hpp"
 
-#include "core/split_mix.hpp"
+#include "core/base/split_mix.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "core/request.hpp"
+#include "core/request/request.hpp"
 #include "sim/random.hpp"
 #include "sim/trace_fields.hpp"
 #include "sim/workload.hpp"

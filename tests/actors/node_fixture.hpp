@@ -1,7 +1,7 @@
 #pragma once
 
 #include "actors/supervisor.hpp"
-#include "core/history.hpp"
+#include "core/request/history.hpp"
 #include "messages/type_ids.hpp"
 #include "wire/sglang/engine_rid.hpp"
 #include "wire/sglang/layouts.hpp"

@@ -1,7 +1,7 @@
 #include "tests/actors/node_simulation.hpp"
 
 #include "actors/supervisor.hpp"
-#include "core/history.hpp"
+#include "core/request/history.hpp"
 #include "messages/type_ids.hpp"
 #include "record/decision_log.hpp"
 #include "record/decision_replay.hpp"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/load_report.hpp"
-#include "core/output_batch.hpp"
-#include "core/rank_link.hpp"
+#include "core/load/load_report.hpp"
+#include "core/rank/rank_link.hpp"
+#include "core/request/output_batch.hpp"
 #include "messages/dp_rank.hpp"
 #include "sim/random.hpp"
 #include "tests/actors/event_queue.hpp"

@@ -1,5 +1,5 @@
 #include "app/bench/bench_pool.hpp"
-#include "core/pool_controller.hpp"
+#include "core/placement/pool_controller.hpp"
 
 #include <benchmark/benchmark.h>
 #include <cstdlib>

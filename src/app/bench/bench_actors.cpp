@@ -2,7 +2,7 @@
 
 #include "app/bench/bench_measure.hpp"
 #include "app/bench/bench_pool.hpp"
-#include "core/pool_controller.hpp"
+#include "core/placement/pool_controller.hpp"
 
 #include <atomic>
 #include <chrono>

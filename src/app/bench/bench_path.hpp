@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/pool_controller.hpp"
-#include "core/stream_sink.hpp"
+#include "core/placement/pool_controller.hpp"
+#include "core/request/stream_sink.hpp"
 
 #include <cstdint>
 #include <functional>

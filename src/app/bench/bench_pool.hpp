@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/pool_controller.hpp"
+#include "core/placement/pool_controller.hpp"
 
 #include <cstdint>
 

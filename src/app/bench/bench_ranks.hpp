@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/request.hpp"
+#include "core/request/request.hpp"
 #include "wire/sglang/output_codec.hpp"
 #include "wire/sglang/request_codec.hpp"
 

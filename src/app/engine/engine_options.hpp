@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/ids.hpp"
+#include "core/base/ids.hpp"
 #include "sim/engine_rank_model.hpp"
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "app/engine/engine_rank.hpp"
 
-#include "core/block_hashes.hpp"
+#include "core/placement/block_hashes.hpp"
 
 #include "wire/sglang/engine_rid.hpp"
 #include "wire/sglang/layouts.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/doorbell.hpp"
+#include "core/load/doorbell.hpp"
 #include "messages/actor_directory.hpp"
 
 #include <caf/send.hpp>

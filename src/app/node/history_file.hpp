@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/history.hpp"
+#include "core/request/history.hpp"
 
 #include <cstdio>
 #include <memory>

@@ -9,7 +9,7 @@
 #include "app/node/page/page.hpp"
 #include "app/node/state_file.hpp"
 #include "app/process/scratch_folder.hpp"
-#include "core/doorbell.hpp"
+#include "core/load/doorbell.hpp"
 #include "io/http/admin_server.hpp"
 #include "io/zmq/engine_hub.hpp"
 #include "messages/type_ids.hpp"

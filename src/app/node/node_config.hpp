@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/pool_controller.hpp"
-#include "core/rank_machine.hpp"
-#include "core/restart_policy.hpp"
+#include "core/placement/pool_controller.hpp"
+#include "core/rank/rank_machine.hpp"
+#include "core/supervision/restart_policy.hpp"
 #include "io/front/front_options.hpp"
 
 #include <tl/expected.hpp>

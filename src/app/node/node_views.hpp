@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/load_history.hpp"
-#include "core/request_intake.hpp"
+#include "core/load/load_history.hpp"
+#include "core/request/request_intake.hpp"
 #include "io/front/scheduler_front.hpp"
 #include "io/zmq/engine_hub.hpp"
 #include "messages/introspector.hpp"

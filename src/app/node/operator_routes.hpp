@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/event_log.hpp"
-#include "core/time.hpp"
+#include "core/base/time.hpp"
+#include "core/supervision/event_log.hpp"
 #include "io/http/admin_server.hpp"
 #include "messages/dp_controller.hpp"
 #include "messages/dp_rank.hpp"

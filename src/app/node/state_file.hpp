@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/ids.hpp"
+#include "core/base/ids.hpp"
 #include "io/zmq/engine_hub.hpp"
 
 #include <tl/expected.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/outcome.hpp"
+#include "core/base/outcome.hpp"
 
 #include <cstdint>
 #include <map>

@@ -2,7 +2,7 @@
 
 #include "app/replay/replay_command.hpp"
 #include "app/sim/line_plot.hpp"
-#include "core/policy.hpp"
+#include "core/placement/policy.hpp"
 #include "record/decision_log.hpp"
 #include "sim/load_paths.hpp"
 #include "sim/request_classes.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/request_intake.hpp"
+#include "core/request/request_intake.hpp"
 #include "io/front/front_options.hpp"
 #include "io/grpc/status.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/outcome.hpp"
+#include "core/base/outcome.hpp"
 #include "io/grpc/status.hpp"
 
 /// The one place that says which gRPC status a client gets for which outcome.

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/request.hpp"
-#include "core/request_intake.hpp"
+#include "core/request/request.hpp"
+#include "core/request/request_intake.hpp"
 #include "io/front/front_options.hpp"
 #include "io/grpc/status.hpp"
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/request_intake.hpp"
-#include "core/stream_sink.hpp"
-#include "core/time.hpp"
+#include "core/base/time.hpp"
+#include "core/request/request_intake.hpp"
+#include "core/request/stream_sink.hpp"
 #include "io/front/front_options.hpp"
 
 #include <tl/expected.hpp>

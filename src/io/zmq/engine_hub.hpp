@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/load_board.hpp"
-#include "core/output_batch.hpp"
-#include "core/rank_link.hpp"
+#include "core/load/load_board.hpp"
+#include "core/rank/rank_link.hpp"
+#include "core/request/output_batch.hpp"
 #include "messages/dp_rank.hpp"
 #include "wire/sglang/wire_error.hpp"
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/ids.hpp"
-#include "core/rank_link.hpp"
-#include "core/time.hpp"
+#include "core/base/ids.hpp"
+#include "core/base/time.hpp"
+#include "core/rank/rank_link.hpp"
 #include "io/zmq/foreign_requests.hpp"
 #include "messages/dp_rank.hpp"
 

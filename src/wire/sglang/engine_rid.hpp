@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/ids.hpp"
-#include "core/request.hpp"
+#include "core/base/ids.hpp"
+#include "core/request/request.hpp"
 
 #include <cstdint>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/stream_sink.hpp"
+#include "core/request/stream_sink.hpp"
 #include "wire/sglang/wire_error.hpp"
 
 #include <cstdint>

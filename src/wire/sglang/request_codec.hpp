@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/request.hpp"
+#include "core/request/request.hpp"
 #include "wire/sglang/handshake.hpp"
 #include "wire/sglang/wire_error.hpp"
 

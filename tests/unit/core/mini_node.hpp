@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/history.hpp"
-#include "core/pool_controller.hpp"
-#include "core/request_table.hpp"
+#include "core/placement/pool_controller.hpp"
+#include "core/request/history.hpp"
+#include "core/request/request_table.hpp"
 
 #include <deque>
 #include <map>

@@ -1,7 +1,7 @@
-#include "core/load_board.hpp"
-#include "core/load_history.hpp"
-#include "core/rank_machine.hpp"
-#include "core/restart_policy.hpp"
+#include "core/load/load_board.hpp"
+#include "core/load/load_history.hpp"
+#include "core/rank/rank_machine.hpp"
+#include "core/supervision/restart_policy.hpp"
 
 #include "tests/unit/core/mini_node.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/request_intake.hpp"
-#include "core/stream_sink.hpp"
+#include "core/request/request_intake.hpp"
+#include "core/request/stream_sink.hpp"
 
 #include <chrono>
 #include <condition_variable>

@@ -2,7 +2,7 @@
 #include "record/decision_log.hpp"
 #include "record/decision_replay.hpp"
 
-#include "core/pool_controller.hpp"
+#include "core/placement/pool_controller.hpp"
 #include "sim/built_in_workloads.hpp"
 #include "sim/pool_simulation.hpp"
 #include "sim/suite.hpp"

@@ -1,6 +1,6 @@
 #include "record/request_stream.hpp"
 
-#include "core/pool_controller.hpp"
+#include "core/placement/pool_controller.hpp"
 #include "sim/workload.hpp"
 
 #include <gmock/gmock.h>

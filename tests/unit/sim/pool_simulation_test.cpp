@@ -1,6 +1,6 @@
 #include "sim/pool_simulation.hpp"
 
-#include "core/policies/policy_around.hpp"
+#include "core/placement/policies/policy_around.hpp"
 #include "sim/built_in_workloads.hpp"
 #include "sim/random.hpp"
 #include "sim/request_classes.hpp"

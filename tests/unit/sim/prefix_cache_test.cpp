@@ -1,4 +1,4 @@
-#include "core/block_hashes.hpp"
+#include "core/placement/block_hashes.hpp"
 #include "sim/prefix_cache.hpp"
 
 #include <gtest/gtest.h>

@@ -1,0 +1,217 @@
+#pragma once
+
+#include "core/load/ledger.hpp"
+#include "core/placement/decision_recorder.hpp"
+#include "core/placement/placement.hpp"
+#include "core/placement/placement_record.hpp"
+#include "core/placement/policy.hpp"
+#include "core/placement/rank_health.hpp"
+#include "core/placement/waiting_room.hpp"
+#include "core/rank/rank_machine.hpp"
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace rankwise::core {
+
+struct pool_options {
+  std::string name = "unified";
+  std::uint16_t index = 0;
+  pool_role role = pool_role::unified;
+  std::uint16_t ranks_max = 64;
+  std::uint16_t ranks_awaited = 1;
+  std::uint32_t requests_in_flight_max = 8192;
+  std::uint64_t tokens_in_flight_max = 1ull << 32; ///< prompts plus the most that may be generated
+  std::uint32_t waiting_requests_max =
+      1024; ///< that may wait, for room under the two caps above or for a rank; 0 = none
+  duration waiting_time_max = std::chrono::seconds{10};
+  waiting_order_options waiting_order;     ///< of requests that the policy lets wait for a rank
+  std::uint32_t prefix_block_tokens = 256; ///< of a block by which equal beginnings are told; 0 = they are not
+  bool pin_is_hint = false;
+  std::string policy = "headroom";
+  policy_options tuning;
+  ledger_options ledger;
+  health_options health;
+  duration slow_start = std::chrono::seconds{2};
+  std::string bootstrap_host = "127.0.0.1"; ///< prefill pools: where the engines hand KV over
+  std::int32_t bootstrap_port = 8998;
+};
+
+/// What a controller shows of one rank.
+struct rank_row {
+  rank_id rank;
+  rank_epoch epoch = 0;
+  rank_state state = rank_state::joining;
+  std::uint32_t requests = 0;
+  std::uint64_t tokens = 0;
+  std::uint64_t prefill_tokens = 0;
+  std::uint64_t kv_capacity = 0;
+  std::uint32_t max_running = 0;
+  std::uint64_t placements = 0;
+  bool reported = false;
+  double report_age_s = -1; ///< -1: nothing reported in this epoch
+  std::uint32_t reported_running = 0;
+  std::uint32_t reported_waiting = 0;
+  std::uint64_t reported_kv_used = 0;
+  double share = 1;            ///< of what its room would give it: slow start, errors
+  bool ejected = false;        ///< for its engine's errors, for a while
+  std::uint32_t drain_cut = 0; ///< of a drained rank: legs that its drain's deadline took from it
+
+  /// Of the KV capacity, by the ledger; 0 when no capacity was registered.
+  [[nodiscard]] double kv_share() const noexcept {
+    return kv_capacity == 0 ? 0.0 : static_cast<double>(tokens) / static_cast<double>(kv_capacity);
+  }
+};
+
+/// The policy would rather decide later.
+struct wait_for_rank {};
+
+/// By what a leg got its rank.
+enum class placement_rule : std::uint8_t { policy = 0, data_parallel_rank = 1, bootstrap_room = 2 };
+inline constexpr std::uint8_t placement_rule_count = 3;
+[[nodiscard]] std::string_view to_string(placement_rule r) noexcept;
+
+/// Counts since the controller was started.
+struct controller_counts {
+  std::uint64_t placed = 0;
+  std::array<std::uint64_t, placement_rule_count> placed_by{}; ///< their sum is `placed`
+  std::uint64_t refused = 0;
+  std::uint64_t charges_ended = 0;
+  std::uint64_t ends_of_unknown_charges = 0;
+  std::array<std::uint64_t, report_verdict_count> reports{};
+};
+
+/// The thinking of one pool's DPController: admission, policy and ledger. Select and charge are one step.
+class pool_controller {
+ public:
+  /// `rule` stands in for the policy that the options name; for the simulator and tests. The recorders outlive this.
+  explicit pool_controller(pool_options options, std::unique_ptr<policy> rule = nullptr,
+                           decision_recorders recorders = {});
+
+  [[nodiscard]] const pool_options& options() const noexcept { return options_; }
+  [[nodiscard]] const controller_counts& counts() const noexcept { return counts_; }
+
+  /// Another rule from now on; it learns what is charged. False: no policy has that name.
+  bool set_policy(const std::string& name, timestamp now);
+  /// Why the legs of this request went where they went, oldest first; empty when it is not among the newest records.
+  [[nodiscard]] std::vector<placement_record> explain(const std::string& rid) const;
+
+  /// Within both caps. Without room place() refuses.
+  [[nodiscard]] bool has_room(const place_order& order) const;
+  [[nodiscard]] std::variant<placement, refusal> place(const place_order& order, timestamp now);
+  /// The same, but `wait_for_rank` when it may wait and better did.
+  [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place_or_wait(const place_order& order, timestamp now,
+                                                                              bool may_wait);
+  /// Of an order that is to wait.
+  [[nodiscard]] waiting_key waiting_order(const place_order& order, timestamp now);
+  /// Such an order was taken back, or the rank of a leg is gone: it wants no rank unless it is ordered again.
+  void left(request_handle handle, timestamp now) const;
+  /// Such an order lost its place to one of a higher class.
+  [[nodiscard]] refusal displaced(const place_order& order, timestamp now);
+  /// Such an order finds no place to wait, and the next of those who wait has no room either.
+  [[nodiscard]] refusal crowded_out(const place_order& order, timestamp now);
+
+  /// The same for whoever has no request at hand. `wait_for_rank`: nothing was charged; ask again when something
+  /// changed. Only when `wanted.may_wait`.
+  [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place(const leg_request& leg);
+  [[nodiscard]] waiting_key waiting_order(placement_request request) const;
+
+  /// A rank that takes work under `epoch`. Returns the handles that were charged to an earlier epoch of it.
+  std::vector<request_handle> rank_up(const rank_announcement& rank, timestamp now);
+  /// Suspect or draining: no new work, charges kept.
+  void rank_paused(rank_id rank, rank_epoch epoch, rank_state state);
+  /// Down, parked, drained or removed: its charges are dropped; their handles are returned. Nothing for an older epoch.
+  std::vector<request_handle> rank_down(rank_id rank, rank_epoch epoch, rank_state state = rank_state::down);
+
+  /// True: with this the rank's errors eject it.
+  bool progress(const batch_progress& p, timestamp now);
+  struct ejection_end {
+    std::uint16_t rank = 0;
+    rank_epoch epoch = 0;
+    bool renewed = false; ///< a new epoch ended it, not its time
+  };
+  /// The ranks that get work again since the last call: their ejection is over, and they are up.
+  [[nodiscard]] std::vector<ejection_end> ejections_over(timestamp now);
+  bool release(request_handle handle, timestamp now);
+  /// `generated`: tokens, where known.
+  std::optional<ledger::charge> end(request_handle handle, timestamp now, std::uint32_t generated = 0);
+  report_verdict report(const load_report& r);
+
+  /// After a restart: takes over what RequestManager knows to be placed. Returns handles whose rank is gone.
+  std::vector<request_handle> restore(const std::vector<leg_record>& legs, timestamp now);
+
+  /// Ranks of the pool by which its engines reduce rooms: what the ranks registered, at least those that joined.
+  [[nodiscard]] std::uint32_t dp_size() const noexcept { return dp_size_; }
+  [[nodiscard]] std::size_t ranks_up() const noexcept;
+  /// Of a rank number; down when it is not known.
+  [[nodiscard]] rank_state state_of(std::uint16_t rank) const noexcept {
+    return rank < ranks_.size() && ranks_[rank].known ? ranks_[rank].state : rank_state::down;
+  }
+  [[nodiscard]] std::vector<rank_row> rows(timestamp now) const;
+  [[nodiscard]] ledger::figures figures(std::uint16_t rank, timestamp now) const { return ledger_.of(rank, now); }
+  [[nodiscard]] bool is_prefilled(request_handle handle) const;
+  [[nodiscard]] std::size_t charge_count() const noexcept { return ledger_.charge_count(); }
+
+ private:
+  struct entry {
+    bool known = false;
+    rank_announcement announced;
+    rank_state state = rank_state::down;
+    timestamp ready_since{};
+    bool first_epoch = true;
+    std::uint64_t placements = 0;
+    rank_health health;
+    std::uint32_t drain_cut = 0;
+    std::optional<rank_epoch> ejected_in; // until its end was told
+  };
+
+  /// Valid until the next call.
+  [[nodiscard]] leg_request leg_of(const place_order& order, timestamp now, bool may_wait);
+  [[nodiscard]] double share_of(const entry& e, timestamp now) const;
+
+  template <class F>
+  void tell(F&& f) const {
+    for (auto* recorder : recorders_)
+      f(*recorder);
+  }
+  std::variant<placement, refusal, wait_for_rank> decide(const leg_request& leg, std::optional<double>& score);
+  std::optional<ledger::charge> end_charge(request_handle handle, timestamp now, std::uint32_t generated,
+                                           bool by_engine);
+  placement_record& open_record(const leg_request& leg);
+  void record_candidates(placement_record& record, const placement_request& wanted, std::uint16_t chosen) const;
+  /// By which cap the pool has no room for a request that may take so many tokens.
+  [[nodiscard]] std::optional<failure> cap_reached(std::uint64_t limit_tokens) const;
+  [[nodiscard]] refusal refuse(const leg_request& leg, failure reason, std::string text);
+  [[nodiscard]] refusal no_place_to_wait(const place_order& order, timestamp now, const std::string& why);
+  void collect_views(const placement_request& wanted, rank_state state);
+  void add_view(std::uint16_t rank, timestamp now);
+  void look_at_states();
+  void tell_policy(request_handle handle, timestamp now);
+
+  pool_options options_;
+  decision_recorders recorders_;
+  ledger ledger_;
+  std::unique_ptr<policy> policy_;
+  std::string policy_rule_;            // what a record says of a choice by it
+  std::vector<entry> ranks_;           // by rank number, ranks_max entries
+  std::vector<std::uint16_t> offered_; // drawn from a large pool
+  // Of the ranks' states, made anew when one changes.
+  std::uint32_t dp_size_ = 1;
+  std::vector<std::uint16_t> ready_;
+  std::vector<std::uint16_t> suspect_;
+  timestamp ejected_until_{};         // the last ejection's end: nobody is ejected from then on
+  std::mt19937_64 random_;            // which ranks of a large pool a policy is offered
+  std::vector<std::uint64_t> blocks_; // of the request below
+  request_ptr hashed_;
+  std::vector<rank_view> views_; // reused, so that a decision allocates nothing
+  controller_counts counts_;
+  std::vector<placement_record> records_; // a ring of placement_records_max
+  std::size_t next_record_ = 0;
+};
+
+} // namespace rankwise::core
