@@ -21,24 +21,43 @@ std::string name_of(const dp_rank_config& config) {
   return config.pool_name + "/" + std::to_string(config.id.rank);
 }
 
-void announce(self_ptr self) {
+void announce_to_controller(self_ptr self) {
   auto& st = self->state;
-  if (st.controller == nullptr)
-    return;
   st.announced = true;
   st.announcement.state = st.machine->state();
-  self->send(st.controller, rank_up{st.announcement, caf::actor_cast<caf::strong_actor_ptr>(self)});
+  if (st.controller != nullptr)
+    self->send(st.controller, rank_up{st.announcement, caf::actor_cast<caf::strong_actor_ptr>(self)});
 }
 
+void show_way(self_ptr self, const request_manager_actor& manager) {
+  const auto& st = self->state;
+  self->send(manager, rank_route{st.config.id, st.announcement.epoch, caf::actor_cast<caf::strong_actor_ptr>(self)});
+}
+
+/// Owners hear of it before the controller: a placement on this rank finds the way to it known.
+void announce(self_ptr self) {
+  for (const auto& [owner, manager] : self->state.owners)
+    show_way(self, manager);
+  announce_to_controller(self);
+}
+
+/// The controller hears of it before the owners: what they order next comes behind it. Suspect and draining ranks keep
+/// what they run; of any other what they ran up to `epoch` is lost to its owners.
 void withdraw(self_ptr self, core::rank_epoch epoch, core::rank_state state, const std::string& cause) {
   auto& st = self->state;
-  if (st.controller == nullptr)
-    return;
+  const bool keeps = state == core::rank_state::suspect || state == core::rank_state::draining;
   const bool gone = state == core::rank_state::down || state == core::rank_state::removed;
-  if (gone && st.announced)
-    st.waiting_for_ghosts = true;
   st.announced = st.announced && !gone;
-  self->send(st.controller, rank_not_up{st.config.id, epoch, state, cause});
+  if (st.controller != nullptr)
+    self->send(st.controller, rank_not_up{st.config.id, epoch, state, cause});
+  if (keeps)
+    return;
+  for (const auto& [owner, manager] : st.owners)
+    self->send(manager, rank_lost{st.config.id, epoch, cause});
+}
+
+void append(std::vector<std::string>& to, std::vector<std::string> rids) {
+  to.insert(to.end(), std::make_move_iterator(rids.begin()), std::make_move_iterator(rids.end()));
 }
 
 /// Tells the engine to stop these; keeps them for later when its link is not there.
@@ -46,34 +65,33 @@ void abort_on_engine(self_ptr self, std::vector<std::string> rids) {
   if (rids.empty())
     return;
   auto& st = self->state;
-  auto& aborts = *st.config.aborts;
+  auto& books = *st.config.books;
   const auto epoch = st.machine->epoch();
   const auto now = self->clock().now();
   if (st.config.link->send(st.config.id, epoch, {core::frame_kind::abort, wire::sglang::encode_abort(rids), {}}) !=
       core::send_result::queued) {
-    aborts.ghosts.insert(aborts.ghosts.end(), std::make_move_iterator(rids.begin()),
-                         std::make_move_iterator(rids.end()));
+    append(books.ghosts, std::move(rids));
     return;
   }
-  aborts.epoch = epoch;
+  auto& sent = books.aborts_sent;
   for (auto& rid : rids)
-    aborts.sent.push_back({now, std::move(rid)});
-  while (!aborts.sent.empty() && (aborts.sent.size() > unsettled_aborts::sent_max ||
-                                  now - aborts.sent.front().at > unsettled_aborts::unsure_for))
-    aborts.sent.pop_front();
+    sent.push_back({now, std::move(rid)});
+  while (!sent.empty() && (sent.size() > rank_books::sent_max || now - sent.front().at > rank_books::unsure_for))
+    sent.pop_front();
 }
 
 /// Has everything aborted that the process behind the link may run for nobody. A new process ignores unknown rids.
 void abort_ghosts(self_ptr self) {
-  abort_on_engine(self, std::exchange(self->state.config.aborts->ghosts, {}));
+  abort_on_engine(self, std::exchange(self->state.config.books->ghosts, {}));
 }
 
-/// The link is lost: what was sent on it lately may not have arrived.
-void doubt_sent_aborts(self_ptr self) {
-  auto& aborts = *self->state.config.aborts;
-  for (auto& [at, rid] : std::exchange(aborts.sent, {}))
-    if (self->clock().now() - at <= unsettled_aborts::unsure_for)
-      aborts.ghosts.push_back(std::move(rid));
+/// The link is lost: what was sent on it lately may not have arrived, and what its engine still runs belongs to nobody.
+void link_lost(self_ptr self) {
+  auto& books = *self->state.config.books;
+  for (auto& [at, rid] : std::exchange(books.aborts_sent, {}))
+    if (self->clock().now() - at <= rank_books::unsure_for)
+      books.ghosts.push_back(std::move(rid));
+  append(books.ghosts, books.legs.take_all());
 }
 
 void log_transition(self_ptr self, const core::rank_transition& t) {
@@ -115,19 +133,21 @@ void on_link(self_ptr self, link_event& e) {
   auto& machine = *st.machine;
   const auto now = self->clock().now();
   const auto old_epoch = machine.epoch();
-  const bool was_announced = st.announced;
   switch (e.kind) {
   case link_event_kind::hello: {
     if (const auto t = machine.on_hello(e.epoch, e.cause)) {
       log_transition(self, *t);
-      if (was_announced)
-        withdraw(self, old_epoch, core::rank_state::down, "a new incarnation said HELLO");
+      if (e.epoch > 1) // also of incarnations that an earlier actor of this rank knew
+        withdraw(self, e.epoch - 1, core::rank_state::down, "a new incarnation said HELLO");
       st.layout.reset();
       if (const auto limit = st.config.timing.registration_max; limit > core::duration{}) {
         st.register_until = now + limit;
         self->delayed_send(self, limit, tick_atom::value);
       }
-      *st.config.aborts = {}; // a new process runs nothing of the old one
+      // A new process runs nothing of the old one.
+      st.config.books->legs.clear();
+      st.config.books->ghosts.clear();
+      st.config.books->aborts_sent.clear();
     }
     break;
   }
@@ -138,12 +158,11 @@ void on_link(self_ptr self, link_event& e) {
       break;
     if (const auto t = machine.on_registered(e.epoch, now)) {
       log_transition(self, *t);
-      if (was_announced && old_epoch != e.epoch)
+      if (old_epoch != 0 && old_epoch != e.epoch)
         withdraw(self, old_epoch, core::rank_state::down, "a new incarnation registered");
       st.given_up = false;
-      st.waiting_for_ghosts = false;
-      if (e.epoch != st.config.aborts->epoch) // its link was lost and came back while there was no actor to hear of it
-        doubt_sent_aborts(self);
+      if (auto& sent_on = st.config.books->link_epoch; std::exchange(sent_on, e.epoch) != e.epoch)
+        link_lost(self); // it came back while there was no actor to hear of it
       abort_ghosts(self);
       announce(self);
     }
@@ -163,9 +182,8 @@ void on_link(self_ptr self, link_event& e) {
   case link_event_kind::lost:
     if (const auto t = machine.on_lost(e.epoch, e.cause)) {
       log_transition(self, *t);
-      doubt_sent_aborts(self);
-      if (was_announced)
-        withdraw(self, e.epoch, core::rank_state::down, e.cause);
+      link_lost(self);
+      withdraw(self, e.epoch, core::rank_state::down, e.cause);
     }
     break;
   case link_event_kind::reconnected:
@@ -173,16 +191,14 @@ void on_link(self_ptr self, link_event& e) {
       break;
     if (const auto t = machine.on_reconnected(e.epoch, now)) {
       log_transition(self, *t);
-      if (was_announced)
-        withdraw(self, old_epoch, core::rank_state::down, "its link was re-established");
+      link_lost(self);
+      withdraw(self, old_epoch, core::rank_state::down, "its link was re-established");
+      st.config.books->link_epoch = e.epoch;
       st.announcement.epoch = e.epoch;
       st.announcement.renewed = true;
       st.given_up = false;
       abort_ghosts(self);
-      if (st.waiting_for_ghosts)
-        self->delayed_send(self, st.config.ghosts_wait_max, tick_atom::value);
-      else
-        announce(self);
+      announce(self);
     }
     break;
   }
@@ -198,7 +214,7 @@ void on_tick(self_ptr self) {
     if (t->to == core::rank_state::suspect)
       withdraw(self, t->epoch, core::rank_state::suspect, t->cause);
     else
-      announce(self);
+      announce_to_controller(self);
   }
   if (st.machine->hangs() && !std::exchange(st.given_up, true))
     st.config.link->give_up(st.config.id, st.machine->epoch(), "it hangs: longer silent than its work explains");
@@ -226,7 +242,8 @@ void on_drain_progress(self_ptr self) {
     return;
   if (const auto t = st.machine->on_drain_progress(self->clock().now(), st.outstanding.requests)) {
     log_transition(self, *t);
-    withdraw(self, t->epoch, t->to, t->cause); // what is left on it moves or ends, and is aborted
+    withdraw(self, t->epoch, t->to, t->cause); // what is left on it moves or ends
+    abort_on_engine(self, st.config.books->legs.take_all());
   }
 }
 
@@ -268,6 +285,77 @@ rank_command_result on_command(self_ptr self, const rank_command& m) {
   return {true, true, core::rank_state::removed, "is removed"};
 }
 
+void fail_dispatch(self_ptr self, core::leg_id leg, core::failure reason, const std::string& what) {
+  auto& st = self->state;
+  if (const auto owner = st.owners.find(core::owner_of(leg.handle)); owner != st.owners.end())
+    self->send(owner->second,
+               dispatch_failed{st.config.id, leg, reason, "rank " + std::to_string(st.config.id.rank) + " " + what});
+}
+
+void dispatch(self_ptr self, const dispatch_order& m) {
+  auto& st = self->state;
+  const auto state = st.machine->state();
+  const core::leg_id leg{m.handle, m.attempt};
+  const bool takes_work = state == core::rank_state::ready || state == core::rank_state::suspect ||
+                          state == core::rank_state::draining; // an order may have been on its way
+  if (!st.layout || !st.announced || !takes_work || m.epoch != st.announcement.epoch)
+    return fail_dispatch(self, leg, core::failure::no_rank_available,
+                         fmt::format("is {}, epoch {}; the order was for epoch {}", core::to_string(state),
+                                     st.announcement.epoch, m.epoch));
+  std::optional<core::bootstrap_info> bootstrap;
+  if (m.has_bootstrap)
+    bootstrap = m.bootstrap;
+  auto rid = wire::sglang::make_engine_rid(*m.request, m.sample, m.handle, m.attempt, st.config.boot);
+  auto frame = st.layout->encode_add(*m.request, rid, bootstrap);
+  auto& legs = st.config.books->legs;
+  legs.add(leg, std::move(rid));
+  const auto result =
+      st.config.link->send(st.config.id, m.epoch, {core::frame_kind::add, std::move(frame), m.request->received_at});
+  if (result == core::send_result::queued)
+    return;
+  legs.forget(leg);
+  if (result == core::send_result::unknown_link)
+    fail_dispatch(self, leg, core::failure::no_rank_available, fmt::format("has lost its link of epoch {}", m.epoch));
+  else
+    fail_dispatch(self, leg, core::failure::rank_queue_full, std::string{core::to_string(result)});
+}
+
+/// What was in the mailbox of an earlier actor of this rank is lost: dispatches are told as failed, aborts are made up
+/// for.
+void compare_legs(self_ptr self, const legs_on_rank& m) {
+  auto& st = self->state;
+  if (!st.announced || m.epoch != st.announcement.epoch)
+    return;
+  auto difference = st.config.books->legs.compare(m.owner, m.legs);
+  abort_on_engine(self, std::move(difference.unwanted));
+  for (const auto& leg : difference.never_sent)
+    fail_dispatch(self, leg, core::failure::no_rank_available, "lost its actor before it sent the request");
+}
+
+/// A RequestManager was (re)started. What its predecessor had here belongs to nobody now.
+void take_owner(self_ptr self, const peer_changed& m) {
+  auto& st = self->state;
+  auto& known = st.config.books->owners;
+  if (m.index >= known.size())
+    known.resize(m.index + std::size_t{1});
+  const auto before = std::exchange(known[m.index], m.owner);
+  st.owners.erase(before);
+  const auto& manager = st.owners[m.owner] = caf::actor_cast<request_manager_actor>(m.handle);
+  if (before != 0 && before != m.owner)
+    abort_on_engine(self, st.config.books->legs.take_all_of(before));
+  if (st.announced)
+    show_way(self, manager);
+}
+
+void take_controller(self_ptr self, const peer_changed& m) {
+  auto& st = self->state;
+  st.controller = caf::actor_cast<dp_controller_actor>(m.handle);
+  if (st.layout && st.machine->is_linked())
+    announce_to_controller(self);
+  else if (st.machine->state() == core::rank_state::down)
+    self->send(st.controller, rank_not_up{st.config.id, st.machine->epoch(), core::rank_state::down, st.last_cause});
+}
+
 } // namespace
 
 dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
@@ -283,43 +371,22 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
       },
       [=](const dispatch_order& m) {
         timer t{self, self->state.stats};
-        auto& s = self->state;
-        const auto fail = [&](core::failure reason, const std::string& what) {
-          self->send(s.controller, dispatch_failed{m.handle, m.attempt, reason,
-                                                   "rank " + std::to_string(s.config.id.rank) + " " + what});
-        };
-        if (!s.layout || m.epoch != s.announcement.epoch || !s.announced)
-          return fail(core::failure::no_rank_available, "is " + std::string{core::to_string(s.machine->state())} +
-                                                            ", epoch " + std::to_string(s.announcement.epoch) +
-                                                            "; the order was for epoch " + std::to_string(m.epoch));
-        const auto rid = wire::sglang::make_engine_rid(*m.request, m.sample, m.handle, m.attempt, s.config.boot);
-        std::optional<core::bootstrap_info> bootstrap;
-        if (m.has_bootstrap)
-          bootstrap = m.bootstrap;
-        const auto result = s.config.link->send(
-            s.config.id, m.epoch,
-            {core::frame_kind::add, s.layout->encode_add(*m.request, rid, bootstrap), m.request->received_at});
-        if (result == core::send_result::unknown_link)
-          fail(core::failure::no_rank_available, "has lost its link of epoch " + std::to_string(m.epoch));
-        else if (result != core::send_result::queued)
-          fail(core::failure::rank_queue_full, std::string{core::to_string(result)});
+        dispatch(self, m);
       },
-      [=](const abort_order& m) {
+      [=](const close_order& m) {
         timer t{self, self->state.stats};
-        abort_on_engine(self, m.engine_rids);
+        auto& legs = self->state.config.books->legs;
+        std::vector<std::string> rids;
+        for (const auto& leg : m.aborts)
+          if (auto rid = legs.take(leg))
+            rids.push_back(std::move(*rid));
+        for (const auto& leg : m.ended)
+          legs.forget(leg);
+        abort_on_engine(self, std::move(rids));
       },
-      [=](const ghost_requests& m) {
+      [=](const legs_on_rank& m) {
         timer t{self, self->state.stats};
-        auto& s = self->state;
-        auto& ghosts = s.config.aborts->ghosts;
-        ghosts.insert(ghosts.end(), m.engine_rids.begin(), m.engine_rids.end());
-        if (s.machine->state() != core::rank_state::down)
-          abort_ghosts(self);
-        if (!s.waiting_for_ghosts)
-          return;
-        s.waiting_for_ghosts = false;
-        if (s.machine->is_linked() && !s.announced)
-          announce(self);
+        compare_legs(self, m);
       },
       [=](const rank_command& m) -> rank_command_result {
         timer t{self, self->state.stats};
@@ -334,24 +401,14 @@ dp_rank_actor::behavior_type dp_rank(self_ptr self, dp_rank_config config) {
       },
       [=](const peer_changed& m) {
         timer t{self, self->state.stats};
-        auto& s = self->state;
-        s.controller = caf::actor_cast<dp_controller_actor>(m.handle);
-        s.waiting_for_ghosts = false;
-        s.announced = false;
-        if (s.layout && s.machine->is_linked())
-          announce(self);
-        else if (s.machine->state() == core::rank_state::down)
-          withdraw(self, s.machine->epoch(), core::rank_state::down, s.last_cause);
+        if (m.role == "request_manager")
+          take_owner(self, m);
+        else
+          take_controller(self, m);
       },
       [=](tick_atom) {
         timer t{self, self->state.stats};
-        auto& s = self->state;
         on_registration_time(self);
-        // The controller never said what the rank still runs (it may be restarting): do not wait for ever.
-        if (s.waiting_for_ghosts && s.machine->is_linked() && !s.announced) {
-          s.waiting_for_ghosts = false;
-          announce(self);
-        }
       },
       [=](crash_atom) { throw std::runtime_error("injected crash"); },
       [=](status_atom) -> actor_status {

@@ -82,7 +82,7 @@ void ask_children(self_ptr self, const round_ptr& r, child_list& list) {
       self->request(caf::actor_cast<request_manager_actor>(child.handle), answer_max, counts_atom::value)
           .then(
               [=](const core::request_counts& c) {
-                r->snapshot.requests = c;
+                r->snapshot.requests += c;
                 r->snapshot.requests_known = true;
                 answered(self, r);
               },
@@ -127,6 +127,48 @@ void ask_why(self_ptr self, const child_list& list, const placement_query& query
               is_silent();
               one_less();
             });
+  }
+  one_less();
+}
+
+/// The open requests of all RequestManagers that answer, the oldest first; an error when none does.
+void list_requests(self_ptr self, std::uint64_t limit, caf::typed_response_promise<request_list> promise) {
+  struct collection {
+    request_list found;
+    std::size_t open = 1;
+    bool answered = false;
+    caf::typed_response_promise<request_list> promise;
+  };
+  auto collected = std::make_shared<collection>();
+  collected->promise = std::move(promise);
+  const auto one_less = [collected, limit] {
+    if (--collected->open != 0)
+      return;
+    if (!collected->answered) {
+      collected->promise.deliver(make_error(node_error::peer_missing, "request_manager"));
+      return;
+    }
+    auto& rows = collected->found.rows;
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const core::request_row& a, const core::request_row& b) { return a.age_s > b.age_s; });
+    if (rows.size() > limit)
+      rows.resize(limit);
+    collected->promise.deliver(std::move(collected->found));
+  };
+  for (const auto& manager : self->state.config.directory->managers()) {
+    if (manager.handle == nullptr)
+      continue;
+    ++collected->open;
+    self->request(manager.handle, self->state.config.answer_max, list_atom::value, limit)
+        .then(
+            [=](request_list& part) {
+              auto& all = collected->found;
+              collected->answered = true;
+              all.open_streams += part.open_streams;
+              all.rows.insert(all.rows.end(), part.rows.begin(), part.rows.end());
+              one_less();
+            },
+            [=](const caf::error&) { one_less(); });
   }
   one_less();
 }
@@ -193,14 +235,7 @@ introspector_actor::behavior_type introspector(self_ptr self, introspector_confi
       [=](list_atom, std::uint64_t limit) -> caf::result<request_list> {
         timer t{self, self->state.stats};
         auto promise = self->make_response_promise<request_list>();
-        auto manager = self->state.config.directory->request_manager().handle;
-        if (manager == nullptr) {
-          promise.deliver(make_error(node_error::peer_missing, "request_manager"));
-          return promise;
-        }
-        self->request(manager, self->state.config.answer_max, list_atom::value, limit)
-            .then([promise](request_list& list) mutable { promise.deliver(std::move(list)); },
-                  [promise](const caf::error& e) mutable { promise.deliver(e); });
+        list_requests(self, limit, promise);
         return promise;
       },
       [=](const placement_query& m) -> caf::result<placement_list> {

@@ -4,7 +4,10 @@
 
 #include <caf/all.hpp>
 
+#include <algorithm>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 namespace rankwise {
 
@@ -16,6 +19,37 @@ using timer = handler_timer<request_manager_actor::stateful_base<request_manager
 // Deadlines are kept to this.
 constexpr auto tick_period = std::chrono::milliseconds{10};
 
+void dispatch(self_ptr self, core::leg_dispatch& d) {
+  const auto way = self->state.ranks.find(d.rank);
+  if (way == self->state.ranks.end())
+    return; // the table sends to none that it was not told of
+  dispatch_order order;
+  order.handle = d.leg.handle;
+  order.attempt = d.leg.attempt;
+  order.sample = d.sample;
+  order.epoch = d.epoch;
+  order.request = std::move(d.request);
+  if (d.bootstrap) {
+    order.has_bootstrap = true;
+    order.bootstrap = std::move(*d.bootstrap);
+  }
+  self->send(way->second, std::move(order));
+}
+
+/// One message for each rank.
+void close_legs(self_ptr self, std::vector<core::leg_close>& closes) {
+  std::stable_sort(closes.begin(), closes.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  for (auto from = closes.begin(); from != closes.end();) {
+    close_order order;
+    auto to = from;
+    for (; to != closes.end() && to->rank == from->rank; ++to)
+      (to->abort ? order.aborts : order.ended).push_back(to->leg);
+    if (const auto way = self->state.ranks.find(from->rank); way != self->state.ranks.end())
+      self->send(way->second, std::move(order));
+    from = to;
+  }
+}
+
 /// Sends what a call to the table left to be said, in the order in which others must hear it.
 void flush(self_ptr self) {
   auto& st = self->state;
@@ -26,14 +60,13 @@ void flush(self_ptr self) {
     auto& orders = fx.pools[pool];
     if (orders.empty() || st.controllers[pool] == nullptr)
       continue;
-    pool_orders message;
-    message.releases = std::move(orders.releases);
-    message.ends = std::move(orders.ends);
-    message.places = std::move(orders.places);
-    message.commits = std::move(orders.commits);
-    message.aborts_until = orders.aborts_until;
-    self->send(st.controllers[pool], std::move(message));
+    orders.owner = st.config.table.owner;
+    self->send(st.controllers[pool], std::move(orders));
+    orders = core::pool_orders{};
   }
+  for (auto& d : fx.dispatches)
+    dispatch(self, d);
+  close_legs(self, fx.closes);
   if (fx.has_progress && st.controllers[fx.progress.rank.pool] != nullptr)
     self->send(st.controllers[fx.progress.rank.pool], std::move(fx.progress));
   fx.clear();
@@ -96,21 +129,24 @@ request_manager_actor::behavior_type request_manager(self_ptr self, request_mana
         s.table->on_refusal(m, self->clock().now(), s.effects);
         flush(self);
       },
-      [=](const leg_dispatched& m) {
+      [=](const rank_route& m) {
         timer t{self, self->state.stats};
-        self->state.table->on_dispatched(m.pool, m.handle, m.attempt);
+        auto& s = self->state;
+        const auto rank = s.ranks[m.rank] = caf::actor_cast<dp_rank_actor>(m.handle);
+        auto legs = s.table->on_rank_up(m.rank, m.epoch, self->clock().now(), s.effects);
+        self->send(rank, legs_on_rank{s.config.table.owner, m.epoch, std::move(legs)});
+        flush(self);
       },
-      [=](const aborts_done& m) {
+      [=](const dispatch_failed& m) {
         timer t{self, self->state.stats};
-        self->state.table->on_aborts_done(m.pool, m.until);
+        auto& s = self->state;
+        s.table->on_dispatch_failed(m.rank, m.leg, m.reason, m.text, self->clock().now(), s.effects);
+        flush(self);
       },
       [=](const rank_lost& m) {
         timer t{self, self->state.stats};
         auto& s = self->state;
-        if (m.doubtful)
-          s.table->on_legs_doubtful(m.rank, m.epoch, m.handles, m.cause, self->clock().now(), s.effects);
-        else
-          s.table->on_rank_lost(m.rank, m.epoch, m.handles, m.cause, self->clock().now(), s.effects);
+        s.table->on_rank_lost(m.rank, m.epoch, m.cause, self->clock().now(), s.effects);
         flush(self);
       },
       [=](const peer_changed& m) {
@@ -119,9 +155,7 @@ request_manager_actor::behavior_type request_manager(self_ptr self, request_mana
         if (m.pool >= s.controllers.size())
           return;
         s.controllers[m.pool] = caf::actor_cast<dp_controller_actor>(m.handle);
-        auto records = s.table->on_controller_restarted(m.pool, s.effects);
-        self->send(s.controllers[m.pool],
-                   restore_ledger{std::move(records.legs), std::move(records.ended), records.aborts_until});
+        self->send(s.controllers[m.pool], s.table->on_controller_started(m.pool, m.incarnation, s.effects));
         flush(self);
       },
       [=](end_all_atom) {
@@ -149,7 +183,7 @@ request_manager_actor::behavior_type request_manager(self_ptr self, request_mana
       [=](crash_atom) { throw std::runtime_error("injected crash"); },
       [=](status_atom) -> actor_status {
         timer t{self, self->state.stats};
-        return make_status(self, self->state.stats, "request_manager", {}, "running");
+        return make_status(self, self->state.stats, "request_manager", self->state.config.name, "running");
       },
   };
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace rankwise {
 
@@ -17,9 +18,12 @@ using timer = handler_timer<supervisor_actor::stateful_base<supervisor_state>>;
 using child = supervisor_state::child;
 using child_key = supervisor_state::child_key;
 
-const child_key manager_key{"request_manager", {}};
 const child_key forwarder_key{"load_forwarder", {}};
 const child_key introspector_key{"introspector", {}};
+
+child_key manager_key(std::uint16_t index) {
+  return {"request_manager", {0, index}};
+}
 
 child_key controller_key(std::uint16_t pool) {
   return {"dp_controller", {pool, 0}};
@@ -31,6 +35,8 @@ std::string name_of(self_ptr self, const child_key& key) {
     return pools[key.second.pool].name;
   if (key.first == "dp_rank")
     return pools[key.second.pool].name + "/" + std::to_string(key.second.rank);
+  if (key.first == "request_manager" && self->state.config.managers > 1)
+    return std::to_string(key.second.rank);
   return {};
 }
 
@@ -56,7 +62,23 @@ Handle handle_of(self_ptr self, const child_key& key) {
 
 peer_changed news_of(self_ptr self, const child_key& key) {
   const auto& c = self->state.children.at(key);
-  return {key.first, key.second.pool, c.handle, c.incarnation};
+  return {key.first, key.second.pool, key.second.rank, c.owner, c.handle, c.incarnation};
+}
+
+/// Calls `f` with every RequestManager that lives, in their order.
+template <class F>
+void for_managers(self_ptr self, F&& f) {
+  for (std::uint16_t index = 0; index < self->state.config.managers; ++index)
+    if (const auto manager = handle_of<request_manager_actor>(self, manager_key(index)))
+      f(manager, manager_key(index));
+}
+
+/// Calls `f` with the actor of every rank that has one.
+template <class F>
+void for_ranks(self_ptr self, F&& f) {
+  for (const auto& [key, c] : self->state.children)
+    if (key.first == "dp_rank" && c.handle != nullptr)
+      f(caf::actor_cast<dp_rank_actor>(c.handle), key.second);
 }
 
 template <class Handle>
@@ -70,31 +92,44 @@ void adopt(self_ptr self, const child_key& key, const Handle& handle) {
   self->template monitor<caf::message_priority::high>(handle);
 }
 
-void start_manager(self_ptr self) {
+/// Of the pool whose prompts are looked at for equal beginnings: the one that computes them.
+std::uint32_t prefix_block_tokens_of(const std::vector<core::pool_options>& pools) {
+  for (const auto& pool : pools)
+    if (pool.role != core::pool_role::decode)
+      return pool.prefix_block_tokens;
+  return 0;
+}
+
+void start_manager(self_ptr self, std::uint16_t index) {
   auto& st = self->state;
-  const auto incarnation = st.children[manager_key].incarnation;
+  const auto key = manager_key(index);
+  const auto owner_before = std::exchange(st.children[key].owner, ++st.owners_given);
   request_manager_config config;
+  config.name = name_of(self, key);
   config.table = st.config.requests;
-  // Handles of an earlier incarnation must not come again: each has 2^32 generations to itself.
-  config.table.first_generation = (std::uint64_t{incarnation} << 32) + 1;
+  config.table.owner = st.owners_given;
+  config.table.prefix_block_tokens = prefix_block_tokens_of(st.config.pools);
   config.table.seed = st.random();
+  config.table.streams_max = (st.config.requests.streams_max + st.config.managers - 1) / st.config.managers;
   config.pool_count = st.config.pools.size();
   config.sink = st.config.sink;
   config.history = st.config.history;
   config.backlog = std::make_shared<manager_backlog>();
   auto backlog = config.backlog;
-  auto handle = self->spawn(request_manager, std::move(config));
-  adopt(self, manager_key, handle);
-  st.config.directory->set(actor_directory::manager_entry{handle, std::move(backlog)});
-  if (incarnation > 0 && st.config.sink != nullptr)
-    st.config.sink->fail_all({core::outcome_kind::failed, core::failure::request_manager_restarted,
-                              "RequestManager was restarted: " + st.children[manager_key].last_error, 0});
+  const auto handle = self->spawn(request_manager, std::move(config));
+  adopt(self, key, handle);
+  const auto news = news_of(self, key);
+  st.config.directory->set(index, actor_directory::manager_entry{handle, std::move(backlog), news.owner});
+  if (owner_before != 0 && st.config.sink != nullptr)
+    st.config.sink->fail_owner(owner_before, {core::outcome_kind::failed, core::failure::request_manager_restarted,
+                                              "RequestManager was restarted: " + st.children[key].last_error, 0});
   for (std::uint16_t pool = 0; pool < st.config.pools.size(); ++pool) {
     if (auto controller = handle_of<dp_controller_actor>(self, controller_key(pool))) {
-      self->send(controller, news_of(self, manager_key));
+      self->send(controller, news);
       self->send(handle, news_of(self, controller_key(pool)));
     }
   }
+  for_ranks(self, [&](const dp_rank_actor& rank, core::rank_id) { self->send(rank, news); });
 }
 
 void start_controller(self_ptr self, std::uint16_t pool) {
@@ -102,7 +137,7 @@ void start_controller(self_ptr self, std::uint16_t pool) {
   const auto key = controller_key(pool);
   dp_controller_config config;
   config.pool = st.config.pools[pool];
-  config.boot = st.config.boot;
+  config.pool.term = st.children[key].incarnation + 1;
   config.events = st.config.events;
   config.on_decision = st.config.on_decision;
   if (pool < st.config.recorders.size())
@@ -110,24 +145,20 @@ void start_controller(self_ptr self, std::uint16_t pool) {
   for (const auto& [other, c] : st.children)
     if (other.first == "dp_rank" && other.second.pool == pool && c.registered && !c.lost && !c.parked)
       ++config.ranks_expected; // also one whose actor is being restarted: it will announce itself
+  for_managers(self, [&](const request_manager_actor&, const child_key&) { ++config.owners_expected; });
   auto handle = self->spawn(dp_controller, std::move(config));
   adopt(self, key, handle);
   const auto news = news_of(self, key);
-  // A rank's actor that died shortly before may have taken dispatches of the last controller with it.
-  for (const auto& [other, c] : st.children)
-    if (other.first == "dp_rank" && other.second.pool == pool && c.died_at &&
-        self->clock().now() - *c.died_at < std::chrono::seconds{5})
-      self->send(handle, rank_actor_lost{other.second});
-  // The controller must know RequestManager before the first order, and the ranks before the ledger is rebuilt. A
+  // The controller must know the owners before their first orders, and the ranks before the ledger is rebuilt. A
   // RequestManager that is being restarted introduces itself later; the ranks are told now.
-  const auto manager = handle_of<request_manager_actor>(self, manager_key);
-  if (manager)
-    self->send(handle, news_of(self, manager_key));
-  for (const auto& [other, c] : st.children)
-    if (other.first == "dp_rank" && other.second.pool == pool && c.handle != nullptr)
-      self->send(caf::actor_cast<dp_rank_actor>(c.handle), news);
-  if (manager)
-    self->send(manager, news);
+  for_managers(self, [&](const request_manager_actor&, const child_key& manager) {
+    self->send(handle, news_of(self, manager));
+  });
+  for_ranks(self, [&](const dp_rank_actor& rank, core::rank_id id) {
+    if (id.pool == pool)
+      self->send(rank, news);
+  });
+  for_managers(self, [&](const request_manager_actor& manager, const child_key&) { self->send(manager, news); });
   if (auto forwarder = handle_of<load_forwarder_actor>(self, forwarder_key))
     self->send(forwarder, news);
 }
@@ -166,11 +197,14 @@ void start_rank(self_ptr self, core::rank_id id) {
   config.boot = st.config.boot;
   config.link = st.config.link;
   config.events = st.config.events;
-  if (auto& aborts = st.children[key].aborts; aborts == nullptr)
-    aborts = std::make_shared<unsettled_aborts>();
-  config.aborts = st.children[key].aborts;
+  if (auto& books = st.children[key].books; books == nullptr)
+    books = std::make_shared<rank_books>();
+  config.books = st.children[key].books;
   auto handle = self->spawn(dp_rank, std::move(config));
   adopt(self, key, handle);
+  for_managers(self, [&](const request_manager_actor&, const child_key& manager) {
+    self->send(handle, news_of(self, manager));
+  });
   if (handle_of<dp_controller_actor>(self, controller_key(id.pool)))
     self->send(handle, news_of(self, controller_key(id.pool)));
   auto& c = st.children[key];
@@ -183,6 +217,16 @@ void start_rank(self_ptr self, core::rank_id id) {
   }
   if (c.drain)
     caf::anon_send(handle, *c.drain); // nobody waits for its answer
+}
+
+/// A rank that has no actor which could say it: what it ran belongs to nobody.
+void tell_rank_gone(self_ptr self, core::rank_id id, const child& c, core::rank_state state, const std::string& cause) {
+  const auto epoch = c.registered ? c.registered->epoch : 0;
+  if (auto controller = handle_of<dp_controller_actor>(self, controller_key(id.pool)))
+    self->send(controller, rank_not_up{id, epoch, state, cause});
+  for_managers(self, [&](const request_manager_actor& manager, const child_key&) {
+    self->send(manager, rank_lost{id, epoch, cause});
+  });
 }
 
 void wish_drain(self_ptr self, child& c, std::optional<rank_command> wish, core::rank_id rank) {
@@ -211,9 +255,7 @@ caf::result<rank_command_result> on_command(self_ptr self, const rank_command& m
   if (m.wish != rank_wish::remove)
     return rank_command_result{m.wish == rank_wish::drain, true, core::rank_state::parked,
                                "has no actor just now; its next one is told"};
-  if (auto controller = handle_of<dp_controller_actor>(self, controller_key(m.rank.pool)))
-    self->send(controller, rank_not_up{m.rank, c.registered ? c.registered->epoch : 0, core::rank_state::removed,
-                                       "an operator removed it"});
+  tell_rank_gone(self, m.rank, c, core::rank_state::removed, "an operator removed it");
   if (c.registered)
     st.config.link->close(m.rank, c.registered->epoch);
   note(self, "rank_state", key, "removed", "an operator removed it");
@@ -222,8 +264,8 @@ caf::result<rank_command_result> on_command(self_ptr self, const rank_command& m
 }
 
 void start_child(self_ptr self, const child_key& key) {
-  if (key == manager_key)
-    start_manager(self);
+  if (key.first == "request_manager")
+    start_manager(self, key.second.rank);
   else if (key == forwarder_key)
     start_forwarder(self);
   else if (key == introspector_key)
@@ -267,9 +309,7 @@ void on_down(self_ptr self, const caf::down_msg& m) {
                     core::to_seconds(st.config.park_retry), c.last_error);
       note(self, "actor_parked", key, "parked", c.last_error);
       if (key.first == "dp_rank")
-        if (auto controller = handle_of<dp_controller_actor>(self, controller_key(key.second.pool)))
-          self->send(controller, rank_not_up{key.second, c.registered ? c.registered->epoch : 0,
-                                             core::rank_state::parked, "its actor crashed too often"});
+        tell_rank_gone(self, key.second, c, core::rank_state::parked, "its actor crashed too often");
       self->delayed_send(self, st.config.park_retry, restart_child{key.first, key.second});
       return;
     }
@@ -340,7 +380,8 @@ supervisor_actor::behavior_type supervisor(self_ptr self, supervisor_config conf
   st.config.directory->set(caf::actor_cast<supervisor_actor>(self));
   for (std::uint16_t pool = 0; pool < st.config.pools.size(); ++pool)
     start_controller(self, pool);
-  start_manager(self);
+  for (std::uint16_t index = 0; index < st.config.managers; ++index)
+    start_manager(self, index);
   start_forwarder(self);
   start_introspector(self);
 

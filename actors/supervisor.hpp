@@ -23,7 +23,8 @@ namespace rankwise {
 
 struct supervisor_config {
   std::vector<core::pool_options> pools;
-  core::request_table_options requests;
+  core::request_table_options requests; ///< streams_max: of all RequestManagers together
+  std::uint16_t managers = 1;           ///< RequestManagers; each request belongs to one of them
   core::rank_timing rank_timing;
   core::node_boot boot = 0;
   core::restart_limits restarts;
@@ -68,12 +69,14 @@ struct supervisor_state {
     std::optional<link_event> hello;      ///< of a dp_rank that has not registered since: the same
     std::optional<link_event> lost;       ///< of a dp_rank: its link is lost since then
     std::optional<rank_command> drain;    ///< of a dp_rank: an operator's, until undrain or HELLO
-    std::shared_ptr<unsettled_aborts> aborts; ///< of a dp_rank
+    std::shared_ptr<rank_books> books;    ///< of a dp_rank
+    core::owner_id owner = 0;             ///< of a request_manager: the number of this incarnation
   };
 
   supervisor_config config;
   std::map<child_key, child> children;
   std::mt19937_64 random;
+  core::owner_id owners_given = 0; ///< numbers given to incarnations of RequestManagers
   handler_stats stats;
   bool fatal = false;
 };

@@ -6,9 +6,12 @@
 #include "messages/supervisor.hpp"
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 namespace rankwise {
 
@@ -26,11 +29,33 @@ class actor_directory {
   struct manager_entry {
     request_manager_actor handle;
     std::shared_ptr<manager_backlog> backlog;
+    core::owner_id owner = 0; ///< what the requests of this incarnation carry
   };
 
-  [[nodiscard]] manager_entry request_manager() const {
+  /// The RequestManager to which requests with this hash of their rid belong; null before the first start.
+  [[nodiscard]] manager_entry manager_for(std::size_t rid_hash) const {
     const std::lock_guard guard{mutex_};
-    return manager_;
+    return managers_.empty() ? manager_entry{} : managers_[rid_hash % managers_.size()];
+  }
+  /// The RequestManager of that incarnation; null when it is gone.
+  [[nodiscard]] manager_entry manager_of(core::owner_id owner) const {
+    const std::lock_guard guard{mutex_};
+    for (const auto& entry : managers_)
+      if (entry.owner == owner)
+        return entry;
+    return {};
+  }
+  [[nodiscard]] std::vector<manager_entry> managers() const {
+    const std::lock_guard guard{mutex_};
+    return managers_;
+  }
+  /// Whether some RequestManager has at least so many engine batches waiting.
+  [[nodiscard]] bool has_backlog_of(std::uint32_t batches) const {
+    const std::lock_guard guard{mutex_};
+    for (const auto& entry : managers_)
+      if (entry.backlog != nullptr && entry.backlog->batches.load(std::memory_order_relaxed) >= batches)
+        return true;
+    return false;
   }
   [[nodiscard]] supervisor_actor supervisor() const {
     const std::lock_guard guard{mutex_};
@@ -45,9 +70,12 @@ class actor_directory {
     return forwarder_;
   }
 
-  void set(manager_entry entry) {
+  /// `index`: which of the node's RequestManagers it is.
+  void set(std::size_t index, manager_entry entry) {
     const std::lock_guard guard{mutex_};
-    manager_ = std::move(entry);
+    if (index >= managers_.size())
+      managers_.resize(index + 1);
+    managers_[index] = std::move(entry);
   }
   void set(supervisor_actor handle) {
     const std::lock_guard guard{mutex_};
@@ -65,7 +93,7 @@ class actor_directory {
   /// Lets go of every handle; called before the actor system ends.
   void clear() {
     const std::lock_guard guard{mutex_};
-    manager_ = manager_entry{};
+    managers_.clear();
     supervisor_ = nullptr;
     introspector_ = nullptr;
     forwarder_ = nullptr;
@@ -73,7 +101,7 @@ class actor_directory {
 
  private:
   mutable std::mutex mutex_;
-  manager_entry manager_;
+  std::vector<manager_entry> managers_; // by index
   supervisor_actor supervisor_;
   introspector_actor introspector_;
   load_forwarder_actor forwarder_;

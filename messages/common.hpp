@@ -2,7 +2,7 @@
 
 #include "core/base/ids.hpp"
 #include "core/base/outcome.hpp"
-#include "core/placement/placement.hpp"
+#include "core/placement/orders.hpp"
 #include "core/request/request.hpp"
 
 #include <caf/actor_control_block.hpp>
@@ -56,15 +56,17 @@ typename Inspector::result_type inspect(Inspector& f, actor_status& x) {
 
 /// "The actor of that role is now this one." Sent by the Supervisor after a (re)start to those who talk to it.
 struct peer_changed {
-  std::string role;       ///< "request_manager", "dp_controller"
-  std::uint16_t pool = 0; ///< of a dp_controller
+  std::string role;         ///< "request_manager", "dp_controller"
+  std::uint16_t pool = 0;   ///< of a dp_controller
+  std::uint16_t index = 0;  ///< of a request_manager: which of the node's
+  core::owner_id owner = 0; ///< of a request_manager: what its requests carry; its predecessor's are void
   caf::strong_actor_ptr handle;
-  std::uint32_t incarnation = 0; ///< 1 at the first start
+  std::uint32_t incarnation = 0; ///< 1 at the first start; of a dp_controller its term
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, peer_changed& x) {
-  return f(caf::meta::type_name("peer_changed"), x.role, x.pool, x.handle, x.incarnation);
+  return f(caf::meta::type_name("peer_changed"), x.role, x.pool, x.index, x.owner, x.handle, x.incarnation);
 }
 
 } // namespace rankwise

@@ -7,20 +7,6 @@
 
 namespace rankwise {
 
-/// RequestManager -> DPController: carried out in the order of the members.
-struct pool_orders {
-  std::vector<core::request_handle> releases; ///< prefill charges given back
-  std::vector<core::end_order> ends;
-  std::vector<core::place_order> places;
-  std::vector<core::commit_order> commits;
-  std::uint64_t aborts_until = 0; ///< not 0: answer with aborts_done when the ends are carried out
-};
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, pool_orders& x) {
-  return f(caf::meta::type_name("pool_orders"), x.releases, x.ends, x.places, x.commits, x.aborts_until);
-}
-
 /// LoadForwarder -> DPController: the newest reports of the ranks whose slot changed. Best effort.
 struct load_update {
   std::vector<core::load_report> reports;
@@ -55,8 +41,8 @@ typename Inspector::result_type inspect(Inspector& f, rank_not_up& x) {
   return f(caf::meta::type_name("rank_not_up"), x.rank, x.epoch, x.state, x.cause);
 }
 
-/// Supervisor -> DPController: the actor of this rank died, its link lives on. What stood in its mailbox is lost; until
-/// the next actor announces itself, aborts are kept and the rank gets work only when no other can take it.
+/// Supervisor -> DPController: the actor of this rank died, its link lives on. Until the next actor announces itself
+/// the rank gets work only when no other can take it.
 struct rank_actor_lost {
   core::rank_id rank;
 };
@@ -64,32 +50,6 @@ struct rank_actor_lost {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rank_actor_lost& x) {
   return f(caf::meta::type_name("rank_actor_lost"), x.rank);
-}
-
-/// DPRank -> DPController: the leg was not sent. `reason`: rank_queue_full, or no_rank_available when the rank went
-/// down, or dialled in again, before the order reached it.
-struct dispatch_failed {
-  core::request_handle handle = 0;
-  std::uint32_t attempt = 0;
-  core::failure reason = core::failure::none;
-  std::string text; ///< names the rank and what is with it
-};
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, dispatch_failed& x) {
-  return f(caf::meta::type_name("dispatch_failed"), x.handle, x.attempt, x.reason, x.text);
-}
-
-/// RequestManager -> DPController after a restart of either: everything that is placed in this pool.
-struct restore_ledger {
-  std::vector<core::leg_record> legs;
-  std::vector<core::leg_record> ended; ///< whose abort the controller before may not have sent
-  std::uint64_t aborts_until = 0;      ///< as in pool_orders
-};
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, restore_ledger& x) {
-  return f(caf::meta::type_name("restore_ledger"), x.legs, x.ended, x.aborts_until);
 }
 
 /// Answer to list_atom.
@@ -155,20 +115,21 @@ typename Inspector::result_type inspect(Inspector& f, policy_change_result& x) {
   return f(caf::meta::type_name("policy_change_result"), x.done, x.before);
 }
 
-/// The DP CONTROLLER of one pool: owns the ledger and the policy. Selecting a rank and charging it are one step.
+/// The DP CONTROLLER of one pool: decides which rank takes which request. Owns the ledger, the policy and the waiting
+/// room; selecting a rank and charging it are one step. It holds no prompt and sends nothing to engines: the owner of a
+/// request, its RequestManager, does.
 using dp_controller_actor = caf::typed_actor<
-    // Releases, ends, placements and commits from RequestManager, in order.
-    caf::reacts_to<pool_orders>,
-    // First tokens and ends of one engine batch, from RequestManager.
+    // Releases, ends and placements of one owner, in order; answered by placement and refusal.
+    caf::reacts_to<core::pool_orders>,
+    // First tokens and ends of one engine batch, from an owner.
     caf::reacts_to<core::batch_progress>,
     // Newest load reports, from LoadForwarder.
     caf::reacts_to<load_update>,
     // Ranks come and go.
     caf::reacts_to<rank_up>, caf::reacts_to<rank_not_up>, caf::reacts_to<rank_actor_lost>,
-    caf::reacts_to<dispatch_failed>,
-    // What is placed, after a restart.
-    caf::reacts_to<restore_ledger>,
-    // RequestManager was (re)started: every charge of its predecessor is ended.
+    // What an owner has placed in this pool, after a restart of the controller.
+    caf::reacts_to<core::owner_legs>,
+    // A RequestManager was (re)started: every charge of its predecessor is ended.
     caf::reacts_to<peer_changed>,
     // Ranks and counts.
     caf::replies_to<list_atom>::with<pool_view>,

@@ -41,7 +41,7 @@ typename Inspector::result_type inspect(Inspector& f, link_event& x) {
            x.chunk_tokens, x.data_parallel_size, x.max_model_len, x.engine_version, x.layouts);
 }
 
-/// DPController -> DPRank: send this to the engine.
+/// RequestManager -> DPRank: send this to the engine.
 struct dispatch_order {
   core::request_handle handle = 0;
   std::uint32_t attempt = 0;
@@ -63,27 +63,28 @@ typename Inspector::result_type inspect(Inspector& f, dispatch_order& x) {
            x.has_bootstrap, x.bootstrap, caf::meta::load_callback(load));
 }
 
-/// DPController -> DPRank: tell the engine to stop these. Never overtakes the dispatch of the same request.
-struct abort_order {
-  core::rank_epoch epoch = 0;
-  std::vector<std::string> engine_rids;
+/// RequestManager -> DPRank: these legs are over. Never overtakes the dispatch of the same leg.
+struct close_order {
+  std::vector<core::leg_id> aborts; ///< their owner gave them up: the engine is told, each once and while it runs them
+  std::vector<core::leg_id> ended;  ///< the engine ended them by itself, or is about to
 };
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, abort_order& x) {
-  return f(caf::meta::type_name("abort_order"), x.epoch, x.engine_rids);
+typename Inspector::result_type inspect(Inspector& f, close_order& x) {
+  return f(caf::meta::type_name("close_order"), x.aborts, x.ended);
 }
 
-/// DPController -> DPRank, in answer to its going down: what the engine still runs if it ever comes back by itself. It
-/// is aborted before the rank gets work again.
-struct ghost_requests {
+/// RequestManager -> DPRank, in answer to rank_route: all the legs that this owner has sent to the rank. What was lost
+/// with an earlier actor of the rank is found by it.
+struct legs_on_rank {
+  core::owner_id owner = 0;
   core::rank_epoch epoch = 0;
-  std::vector<std::string> engine_rids;
+  std::vector<core::leg_id> legs;
 };
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, ghost_requests& x) {
-  return f(caf::meta::type_name("ghost_requests"), x.epoch, x.engine_rids);
+typename Inspector::result_type inspect(Inspector& f, legs_on_rank& x) {
+  return f(caf::meta::type_name("legs_on_rank"), x.owner, x.epoch, x.legs);
 }
 
 /// DPController -> DPRank, periodically: by this a silence is judged.
@@ -131,19 +132,21 @@ typename Inspector::result_type inspect(Inspector& f, rank_command_result& x) {
   return f(caf::meta::type_name("rank_command_result"), x.done, x.known, x.state, x.text);
 }
 
-/// A DP RANK: one engine rank of a pool, through all of its incarnations. Owns its epoch, its state and its layout.
+/// A DP RANK: one engine rank of a pool, through all of its incarnations. Owns its epoch, its state, its layout, and
+/// the book of what its engine runs for which owner.
 using dp_rank_actor = caf::typed_actor<
     // Its link: HELLO, registration, loss, return.
     caf::reacts_to<link_event>,
-    // Work and its end.
-    caf::reacts_to<dispatch_order>, caf::reacts_to<abort_order>, caf::reacts_to<ghost_requests>,
+    // Work and its end, from the owners of requests.
+    caf::reacts_to<dispatch_order>, caf::reacts_to<close_order>, caf::reacts_to<legs_on_rank>,
     // An operator's wish.
     caf::replies_to<rank_command>::with<rank_command_result>,
     // By what a silence is judged, and whether a drain is over.
     caf::reacts_to<outstanding_work>,
-    // The controller was (re)started: announce yourself again.
+    // The controller or a RequestManager was (re)started: announce yourself again; what an earlier incarnation of that
+    // RequestManager had here is aborted.
     caf::reacts_to<peer_changed>,
-    // Internal: the time to register, and to hear what it still runs, is over.
+    // Internal: the time to register is over.
     caf::reacts_to<tick_atom>,
     // Fault injection.
     caf::reacts_to<crash_atom>,

@@ -2,7 +2,7 @@
 
 #include "core/base/outcome.hpp"
 #include "core/load/load_report.hpp"
-#include "core/placement/placement.hpp"
+#include "core/placement/orders.hpp"
 #include "core/placement/placement_record.hpp"
 #include "core/placement/pool_controller.hpp"
 #include "core/rank/rank_machine.hpp"
@@ -133,52 +133,64 @@ typename Inspector::result_type inspect(Inspector& f, load_report& x) {
 }
 
 template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, leg_id& x) {
+  return f(caf::meta::type_name("leg_id"), x.handle, x.attempt);
+}
+
+template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, place_order& x) {
-  detail::request_on_wire request{Inspector::reads_state, x.request};
+  detail::optional_on_wire pin{x.data_parallel_rank};
+  detail::optional_on_wire bootstrap{x.bootstrap};
+  detail::time_on_wire deadline{x.deadline};
+  detail::time_on_wire first_token_by{x.first_token_by};
   auto load = [&]() -> caf::error {
-    request.store(x.request);
+    pin.store(x.data_parallel_rank);
+    bootstrap.store(x.bootstrap);
+    deadline.store(x.deadline);
+    first_token_by.store(x.first_token_by);
     return {};
   };
-  return f(caf::meta::type_name("place_order"), x.handle, x.attempt, x.sample, x.hold, request.value,
-           caf::meta::load_callback(load));
+  return f(caf::meta::type_name("place_order"), x.handle, x.attempt, x.sample, x.of_pair, x.rid, x.prompt_tokens,
+           x.max_new_tokens, x.priority, deadline.present, deadline.value, first_token_by.present, first_token_by.value,
+           pin.present, pin.value, bootstrap.present, bootstrap.value, x.blocks, caf::meta::load_callback(load));
 }
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, placement& x) {
-  return f(caf::meta::type_name("placement"), x.handle, x.attempt, x.rank, x.epoch, x.dp_size, x.bootstrap_host,
-           x.bootstrap_port);
+  return f(caf::meta::type_name("placement"), x.handle, x.attempt, x.rank, x.epoch, x.term, x.dp_size, x.bootstrap_host,
+           x.bootstrap_port, x.rule);
 }
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, refusal& x) {
-  return f(caf::meta::type_name("refusal"), x.handle, x.attempt, x.pool, x.reason, x.retry, x.text);
-}
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, commit_order& x) {
-  return f(caf::meta::type_name("commit_order"), x.handle, x.bootstrap);
+  return f(caf::meta::type_name("refusal"), x.handle, x.attempt, x.pool, x.reason, x.text);
 }
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, end_order& x) {
-  return f(caf::meta::type_name("end_order"), x.handle, x.abort, x.generated);
+  return f(caf::meta::type_name("end_order"), x.handle, x.attempt, x.generated);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, pool_orders& x) {
+  return f(caf::meta::type_name("pool_orders"), x.owner, x.releases, x.ends, x.places);
 }
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, batch_progress& x) {
-  return f(caf::meta::type_name("batch_progress"), x.rank, x.epoch, x.first_tokens, x.first_cached, x.ended,
-           x.ended_tokens, x.errors, x.generated_tokens);
+  return f(caf::meta::type_name("batch_progress"), x.rank, x.epoch, x.owner, x.batch, x.first_tokens, x.first_cached,
+           x.ended, x.ended_tokens, x.errors, x.generated_tokens);
 }
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, leg_record& x) {
-  detail::request_on_wire request{Inspector::reads_state, x.request};
-  auto load = [&]() -> caf::error {
-    request.store(x.request);
-    return {};
-  };
-  return f(caf::meta::type_name("leg_record"), x.handle, x.attempt, x.sample, x.rank, x.epoch, x.held, x.prefilled,
-           x.released, request.value, caf::meta::load_callback(load));
+  return f(caf::meta::type_name("leg_record"), x.handle, x.attempt, x.rank, x.epoch, x.prompt_tokens, x.limit_tokens,
+           x.prefilled, x.released);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, owner_legs& x) {
+  return f(caf::meta::type_name("owner_legs"), x.owner, x.legs);
 }
 
 template <class Inspector>
@@ -235,7 +247,7 @@ typename Inspector::result_type inspect(Inspector& f, output_batch& x) {
     x.received_at = detail::from_wire(at);
     return {};
   };
-  return f(caf::meta::type_name("output_batch"), x.rank, x.epoch, at, x.items, x.tokens, x.texts,
+  return f(caf::meta::type_name("output_batch"), x.rank, x.epoch, x.owner, x.number, at, x.items, x.tokens, x.texts,
            caf::meta::load_callback(load));
 }
 
@@ -256,7 +268,7 @@ template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, request_counts& x) {
   return f(caf::meta::type_name("request_counts"), x.submitted, x.accepted, x.completed, x.failed, x.cancelled,
            x.refused, x.moved, x.tokens_delivered, x.batches, x.outputs_of_unknown_requests, x.outputs_of_old_epochs,
-           x.outputs_of_old_attempts, x.by_failure, x.accepted_open, x.aborts_forgotten);
+           x.outputs_of_old_attempts, x.by_failure, x.accepted_open, x.placements_of_old_terms);
 }
 
 template <class Inspector>

@@ -44,43 +44,43 @@ typename Inspector::result_type inspect(Inspector& f, abort_request& x) {
   return f(caf::meta::type_name("abort_request"), x.rid);
 }
 
-/// DPController -> RequestManager: a committed leg went out to its rank.
-struct leg_dispatched {
-  std::uint16_t pool = 0;
-  core::request_handle handle = 0;
-  std::uint32_t attempt = 0;
+/// DPRank -> RequestManager: this rank takes dispatches under `epoch` by way of `handle`. What it ran under earlier
+/// epochs is lost. Answered by legs_on_rank.
+struct rank_route {
+  core::rank_id rank;
+  core::rank_epoch epoch = 0;
+  caf::strong_actor_ptr handle;
 };
 
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, leg_dispatched& x) {
-  return f(caf::meta::type_name("leg_dispatched"), x.pool, x.handle, x.attempt);
+typename Inspector::result_type inspect(Inspector& f, rank_route& x) {
+  return f(caf::meta::type_name("rank_route"), x.rank, x.epoch, x.handle);
 }
 
-/// DPController -> RequestManager: aborts numbered up to `until` were passed on to their ranks.
-struct aborts_done {
-  std::uint16_t pool = 0;
-  std::uint64_t until = 0;
-};
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, aborts_done& x) {
-  return f(caf::meta::type_name("aborts_done"), x.pool, x.until);
-}
-
-/// DPController -> RequestManager: what a rank held when it went down.
+/// DPRank -> RequestManager (of a parked rank: Supervisor): whatever this rank ran up to `epoch` is lost.
 struct rank_lost {
   core::rank_id rank;
   core::rank_epoch epoch = 0;
-  std::vector<core::request_handle> handles;
   std::string cause;
-  /// The rank lives, but these may never have been sent to it: their charges stand until RequestManager, who alone
-  /// knows which of them have shown a token, ends them.
-  bool doubtful = false;
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, rank_lost& x) {
-  return f(caf::meta::type_name("rank_lost"), x.rank, x.epoch, x.handles, x.cause, x.doubtful);
+  return f(caf::meta::type_name("rank_lost"), x.rank, x.epoch, x.cause);
+}
+
+/// DPRank -> RequestManager: the leg was not sent. `reason`: rank_queue_full, or no_rank_available when the rank went
+/// down, or dialled in again, before the order reached it.
+struct dispatch_failed {
+  core::rank_id rank;
+  core::leg_id leg;
+  core::failure reason = core::failure::none;
+  std::string text; ///< names the rank and what is with it
+};
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, dispatch_failed& x) {
+  return f(caf::meta::type_name("dispatch_failed"), x.rank, x.leg, x.reason, x.text);
 }
 
 /// Answer to list_atom.
@@ -94,9 +94,9 @@ typename Inspector::result_type inspect(Inspector& f, request_list& x) {
   return f(caf::meta::type_name("request_list"), x.open_streams, x.rows);
 }
 
-/// The REQUEST MANAGER: the one writer of every request's life, from submission to its one outcome. It asks the
-/// controllers for ranks, turns engine batches into stream events for the front, and ends what is cancelled, lost or
-/// overdue.
+/// The REQUEST MANAGER: the owner of its requests, the one writer of each one's life from submission to its one
+/// outcome. It asks the controllers for ranks, sends the legs there, turns engine batches into stream events for the
+/// front, and ends what is cancelled, lost or overdue. A node has one or several; a request belongs to one of them.
 using request_manager_actor = caf::typed_actor<
     // A front hands a validated request over; its fate arrives at the front's sink.
     caf::reacts_to<submit_request>,
@@ -104,13 +104,12 @@ using request_manager_actor = caf::typed_actor<
     caf::reacts_to<cancel_request>,
     // Abort by rid; unknown rids are no error.
     caf::reacts_to<abort_request>,
-    // One engine batch, however many requests it speaks of.
+    // One engine batch, however many requests of this owner it speaks of.
     caf::reacts_to<core::output_batch>,
     // A controller's answers to orders.
-    caf::reacts_to<core::placement>, caf::reacts_to<core::refusal>, caf::reacts_to<leg_dispatched>,
-    caf::reacts_to<aborts_done>,
-    // A rank went down with these legs.
-    caf::reacts_to<rank_lost>,
+    caf::reacts_to<core::placement>, caf::reacts_to<core::refusal>,
+    // A rank takes dispatches, did not carry one out, or is gone with what it ran.
+    caf::reacts_to<rank_route>, caf::reacts_to<dispatch_failed>, caf::reacts_to<rank_lost>,
     // A controller was (re)started: it is told what is placed, and what it may have missed is ordered again.
     caf::reacts_to<peer_changed>,
     // End everything: the node is stopping.

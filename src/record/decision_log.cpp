@@ -3,6 +3,7 @@
 #include "core/placement/pool_controller.hpp"
 #include "record/json_fields.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <string_view>
 #include <type_traits>
@@ -63,11 +64,11 @@ void tuning_fields(F f, Options& t) {
 }
 
 /// Does not compile when a field was added: it belongs into the lists above and below, or decisions cannot be made
-/// again; unless none depends on it, as on those of the waiting room and the bootstrap address.
+/// again; unless none depends on it, as on those of the waiting room, the bootstrap address and the term.
 [[maybe_unused]] void every_field_was_thought_of(const core::pool_options& options) {
   [[maybe_unused]] const auto& [name, index, role, ranks_max, ranks_awaited, requests_max, tokens_max, waiting_max,
                                 waiting_time, waiting_order, block_tokens, pin, policy, tuning, ledger, health,
-                                slow_start, host, port] = options;
+                                slow_start, host, port, term] = options;
   [[maybe_unused]] const auto& [seed, ranks_enough, prefix_blocks, lockstep, damage, decode, work, output, progress,
                                 learn, prefix, late, credit] = tuning;
   [[maybe_unused]] const auto& [report_lag, report_stale_after] = ledger;
@@ -104,8 +105,8 @@ json legs_json(const std::vector<core::leg_record>& legs) {
                     {"epoch", leg.epoch},
                     {"prefilled", leg.prefilled},
                     {"released", leg.released},
-                    {"prompt", leg.request->input_ids.size()},
-                    {"most", leg.request->sampling.max_new_tokens}});
+                    {"prompt", leg.prompt_tokens},
+                    {"most", leg.limit_tokens - std::min(leg.limit_tokens, leg.prompt_tokens)}});
   return list;
 }
 
@@ -180,6 +181,8 @@ void decision_writer::progress(const core::batch_progress& p, core::timestamp no
     j["t"] = ns(now);
     put(j, p.rank, p.epoch);
     j["generated"] = p.generated_tokens;
+    j["owner"] = p.owner;
+    j["batch"] = p.batch;
     if (!p.first_tokens.empty()) {
       j["first"] = p.first_tokens;
       j["cached"] = p.first_cached;
@@ -208,6 +211,13 @@ void decision_writer::ended(core::request_handle handle, core::timestamp now, st
     j["t"] = ns(now);
     j["handle"] = handle;
     j["generated"] = generated;
+  });
+}
+
+void decision_writer::owner_gone(core::owner_id owner, core::timestamp now) noexcept {
+  line("owner_gone", [&](json& j) {
+    j["t"] = ns(now);
+    j["owner"] = owner;
   });
 }
 

@@ -36,6 +36,7 @@ class decision_writer final : public core::decision_recorder {
   void ejections_over(core::timestamp now) noexcept override;
   void released(core::request_handle handle, core::timestamp now) noexcept override;
   void ended(core::request_handle handle, core::timestamp now, std::uint32_t generated) noexcept override;
+  void owner_gone(core::owner_id owner, core::timestamp now) noexcept override;
   void reported(const core::load_report& report) noexcept override;
   void restored(const std::vector<core::leg_record>& legs, core::timestamp now) noexcept override;
   void policy_set(std::string_view policy, core::timestamp now) noexcept override;

@@ -144,6 +144,8 @@ class replayer {
       pool.release(number<core::request_handle>(j, "handle"), time_of(j));
     } else if (is == "ended") {
       pool.end(number<core::request_handle>(j, "handle"), time_of(j), number<std::uint32_t>(j, "generated"));
+    } else if (is == "owner_gone") {
+      static_cast<void>(pool.owner_gone(number<core::owner_id>(j, "owner"), time_of(j)));
     } else if (is == "report") {
       core::load_report r;
       r.rank = rank_of(j);
@@ -201,6 +203,10 @@ class replayer {
     p.rank = rank_of(j);
     p.epoch = number<core::rank_epoch>(j, "epoch");
     p.generated_tokens = number<std::uint64_t>(j, "generated");
+    if (j.contains("owner")) // logs of earlier versions know of one owner, and do not number batches
+      p.owner = number<core::owner_id>(j, "owner");
+    if (j.contains("batch"))
+      p.batch = number<std::uint64_t>(j, "batch");
     if (j.contains("first")) {
       j["first"].get_to(p.first_tokens);
       j.at("cached").get_to(p.first_cached);
@@ -223,10 +229,8 @@ class replayer {
       leg.epoch = number<core::rank_epoch>(l, "epoch");
       leg.prefilled = l.at("prefilled").get<bool>();
       leg.released = l.at("released").get<bool>();
-      auto request = std::make_shared<core::generate_request>();
-      request->input_ids.resize(number<std::uint32_t>(l, "prompt", prompt_tokens_max));
-      request->sampling.max_new_tokens = number<std::int32_t>(l, "most");
-      leg.request = std::move(request);
+      leg.prompt_tokens = number<std::uint32_t>(l, "prompt", prompt_tokens_max);
+      leg.limit_tokens = leg.prompt_tokens + number<std::uint32_t>(l, "most");
       legs.push_back(std::move(leg));
     }
     static_cast<void>(pool.restore(legs, time_of(j)));

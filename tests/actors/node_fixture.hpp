@@ -11,10 +11,12 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// The real actors on CAF's deterministic scheduler and in virtual time; engines, fronts and sockets are the test's.
@@ -56,12 +58,14 @@ class fake_sink final : public core::stream_sink {
         outcomes[e.stream].push_back(batch.outcomes[e.outcome_index]);
     }
   }
-  void fail_all(core::outcome why) noexcept override { failed_all.push_back(std::move(why)); }
+  void fail_owner(core::owner_id owner, core::outcome why) noexcept override {
+    failed_owners.emplace_back(owner, std::move(why));
+  }
 
   std::map<core::stream_id, std::vector<std::int32_t>> tokens;
   std::map<core::stream_id, int> finished;
   std::map<core::stream_id, std::vector<core::outcome>> outcomes;
-  std::vector<core::outcome> failed_all;
+  std::vector<std::pair<core::owner_id, core::outcome>> failed_owners;
 };
 
 class node : public testing::Test {
@@ -110,6 +114,7 @@ class node : public testing::Test {
 
   void start_pools(std::vector<core::pool_options> pools, core::pool_topology topology) {
     supervisor_config c;
+    c.managers = managers;
     c.pools = std::move(pools);
     c.requests.pools = topology;
     c.board = board;
@@ -191,8 +196,12 @@ class node : public testing::Test {
     r.sampling.max_new_tokens = 16;
     r.data_parallel_rank = pin;
     r.priority = priority;
-    caf::anon_send(directory->request_manager().handle,
-                   submit_request{stream, std::make_shared<const core::generate_request>(std::move(r))});
+    const auto to = manager_of(rid);
+    caf::anon_send(to.handle, submit_request{stream, std::make_shared<const core::generate_request>(std::move(r))});
+  }
+
+  actor_directory::manager_entry manager_of(const std::string& rid) {
+    return directory->manager_for(std::hash<std::string>{}(rid));
   }
 
   /// Every ADD frame of the client's rid, in order.
@@ -202,7 +211,7 @@ class node : public testing::Test {
       const auto begin = f.kind == core::frame_kind::add ? f.payload.find(rid + "~") : std::string::npos;
       if (begin == std::string::npos)
         continue;
-      const auto end = f.payload.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz.", begin + rid.size() + 1);
+      const auto end = f.payload.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz.!", begin + rid.size() + 1);
       const auto parsed = wire::sglang::parse_engine_rid(f.payload.substr(begin, end - begin));
       EXPECT_TRUE(parsed.has_value());
       if (parsed)
@@ -232,7 +241,11 @@ class node : public testing::Test {
     item.finish = finish;
     b.items.push_back(item);
     b.tokens = std::move(tokens);
-    caf::anon_send(directory->request_manager().handle, std::move(b));
+    b.number = ++batches;
+    core::split_by_owner(std::move(b), [this](core::output_batch part) {
+      if (const auto manager = directory->manager_of(part.owner); manager.handle != nullptr)
+        caf::anon_send(manager.handle, std::move(part));
+    });
     settle();
   }
 
@@ -298,7 +311,10 @@ class node : public testing::Test {
     return {};
   }
   core::request_counts counts() {
-    return ask<core::request_counts>(directory->request_manager().handle, counts_atom::value);
+    core::request_counts sum;
+    for (const auto& manager : directory->managers())
+      sum += ask<core::request_counts>(manager.handle, counts_atom::value);
+    return sum;
   }
 
   actor_config config;
@@ -310,6 +326,8 @@ class node : public testing::Test {
   core::load_history loads;
   core::event_log events;
   core::rank_timing timing;                        // as of start()
+  std::uint16_t managers = 1;                      // the same
+  std::uint64_t batches = 0;                       // engine batches so far
   std::vector<core::decision_recorders> recorders; // as of start(), by pool
   std::shared_ptr<core::load_board> board = std::make_shared<core::load_board>(64);
   std::shared_ptr<actor_directory> directory = std::make_shared<actor_directory>();

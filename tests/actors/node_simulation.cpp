@@ -38,7 +38,6 @@ constexpr core::duration park_retry = 1s;
 constexpr std::uint64_t tokens_in_flight_max = 200'000;
 constexpr std::size_t ranks_per_pool_max = 8;
 constexpr std::uint32_t crashes_max = 4; ///< of an actor without which the node ends: its limit is 5
-constexpr core::duration crash_lasts_max = 1s;
 
 /// What was observed, line by line: hashed, and printed when asked for.
 class journal {
@@ -135,6 +134,7 @@ class observed_clients final : public core::stream_sink {
  public:
   struct client {
     std::string rid;
+    core::owner_id owner = 0;
     bool has_deadline = false;
     std::vector<std::uint32_t> tokens; // by sample
     std::vector<bool> finished;        // by sample
@@ -144,9 +144,10 @@ class observed_clients final : public core::stream_sink {
   observed_clients(journal& log, std::function<core::timestamp()> now, bool repeats_after_outcome)
       : log_(log), now_(std::move(now)), repeats_after_outcome_(repeats_after_outcome) {}
 
-  void open(core::stream_id stream, const core::generate_request& request) {
+  void open(core::stream_id stream, const core::generate_request& request, core::owner_id owner) {
     auto& c = clients_[stream];
     c.rid = request.rid;
+    c.owner = owner;
     c.has_deadline = request.deadline.has_value();
     c.tokens.resize(request.samples);
     c.finished.resize(request.samples);
@@ -162,10 +163,10 @@ class observed_clients final : public core::stream_sink {
     }
   }
 
-  void fail_all(core::outcome why) noexcept override {
-    log_.line(now_(), "clients are told: " + why.text);
+  void fail_owner(core::owner_id owner, core::outcome why) noexcept override {
+    log_.line(now_(), fmt::format("clients of owner {} are told: {}", owner, why.text));
     for (auto& [stream, c] : clients_)
-      if (!c.ended) {
+      if (!c.ended && c.owner == owner) {
         end(c, why);
         if (on_failed)
           on_failed(stream);
@@ -287,6 +288,7 @@ class node_simulation {
 
  private:
   using controller_base = dp_controller_actor::stateful_base<dp_controller_state>;
+  using rank_base = dp_rank_actor::stateful_base<dp_rank_state>;
   using manager_base = request_manager_actor::stateful_base<request_manager_state>;
   using supervisor_base = supervisor_actor::stateful_base<supervisor_state>;
 
@@ -300,6 +302,8 @@ class node_simulation {
   // -- the node ------------------------------------------------------------------------------------------------------
 
   void choose_shape() {
+    constexpr std::array<std::uint16_t, 3> counts{1, 2, 4};
+    managers_ = options_.managers != 0 ? options_.managers : counts[options_.seed % counts.size()];
     pairs_ = chance(0.4);
     breaks_ = options_.seed % 8 != 0;
     is_long_ = chance(0.25);
@@ -352,9 +356,14 @@ class node_simulation {
       caf::anon_send(supervisor_, std::move(e));
     };
     callbacks.on_outputs = [this](core::output_batch batch) {
-      const auto manager = directory_->request_manager();
-      ++manager.backlog->batches;
-      caf::anon_send(manager.handle, std::move(batch));
+      batch.number = ++batches_[batch.rank];
+      core::split_by_owner(std::move(batch), [this](core::output_batch part) {
+        const auto manager = directory_->manager_of(part.owner);
+        if (manager.handle == nullptr)
+          return;
+        ++manager.backlog->batches;
+        caf::anon_send(manager.handle, std::move(part));
+      });
     };
     callbacks.on_report = [this](const core::load_report& report) {
       if (board_->publish(report.rank.pool * ranks_per_pool_max + report.rank.rank, report))
@@ -367,6 +376,7 @@ class node_simulation {
     callbacks.violation = [this](const std::string& text) { log_.violation(text); };
     ranks_ = std::make_unique<simulated_ranks>(std::move(world), events_, random_, std::move(callbacks));
 
+    c.managers = managers_;
     c.requests.request_time_max = request_time_max;
     c.rank_timing.silence.floor = chance(0.5) ? core::duration{300ms} : core::duration{5s};
     c.park_retry = park_retry;
@@ -500,24 +510,34 @@ class node_simulation {
     for (int i = 0; i < times; ++i)
       after(some(chance(0.3) ? core::duration{5ms} : core::duration{700ms}), [this, stream, rid] {
         if (chance(0.3))
-          tell_manager(abort_request{rid});
+          tell(directory_->manager_for(hash_of(rid)), abort_request{rid});
         // An abort by rid may have met another client's request of that name.
-        tell_manager(cancel_request{stream, core::failure::client_cancelled});
+        cancel(stream);
       });
   }
 
+  static std::size_t hash_of(const std::string& rid) { return XXH3_64bits(rid.data(), rid.size()); }
+
   void submit(core::stream_id stream, core::generate_request r) {
     ++counts_.requests;
-    clients_.open(stream, r);
-    log_.line(now(), fmt::format("client {} submits {} x{} of {} tokens", stream, r.rid, r.samples,
-                                 r.sampling.max_new_tokens));
-    ++directory_->request_manager().backlog->submissions;
-    tell_manager(submit_request{stream, std::make_shared<const core::generate_request>(std::move(r))});
+    const auto manager = directory_->manager_for(hash_of(r.rid));
+    clients_.open(stream, r, manager.owner);
+    log_.line(now(), fmt::format("client {} submits {} x{} of {} tokens to owner {}", stream, r.rid, r.samples,
+                                 r.sampling.max_new_tokens, manager.owner));
+    ++manager.backlog->submissions;
+    tell(manager, submit_request{stream, std::make_shared<const core::generate_request>(std::move(r))});
+  }
+
+  void cancel(core::stream_id stream) {
+    const auto client = clients_.all().find(stream);
+    if (client != clients_.all().end())
+      tell(directory_->manager_of(client->second.owner), cancel_request{stream, core::failure::client_cancelled});
   }
 
   template <class Message>
-  void tell_manager(Message message) {
-    caf::anon_send(directory_->request_manager().handle, std::move(message));
+  static void tell(const actor_directory::manager_entry& manager, Message message) {
+    if (manager.handle != nullptr)
+      caf::anon_send(manager.handle, std::move(message));
   }
 
   // -- faults --------------------------------------------------------------------------------------------------------
@@ -604,7 +624,7 @@ class node_simulation {
       after(100ms + some(500ms), [this, rank] { ranks_->heal(rank); });
       break;
     case fault::crash_manager:
-      crash("request_manager");
+      crash("request_manager", {0, static_cast<std::uint16_t>(random_.below(managers_))});
       break;
     case fault::crash_controller:
       crash("dp_controller", {rank.pool, 0});
@@ -625,13 +645,15 @@ class node_simulation {
     }
   }
 
-  /// Planted: RequestManager's end of some request comes twice, once while it runs.
+  /// Planted: an owner's end of some leg comes twice, once while it runs.
   void end_some_charge() {
     auto* controller = controller_of(static_cast<std::uint16_t>(pool_count_ - 1));
-    if (controller == nullptr || controller->state.legs.empty())
+    const auto charged = controller == nullptr ? std::vector<core::leg_id>{} : charges_of(*controller);
+    if (charged.empty())
       return after(5ms, [this] { end_some_charge(); });
-    pool_orders orders;
-    orders.ends.push_back({controller->state.legs.begin()->first, false, 0});
+    core::pool_orders orders;
+    orders.owner = core::owner_of(charged.front().handle);
+    orders.ends.push_back({charged.front().handle, charged.front().attempt, 0});
     caf::anon_send(caf::actor_cast<dp_controller_actor>(controller), std::move(orders));
   }
 
@@ -649,43 +671,82 @@ class node_simulation {
   controller_base* controller_of(std::uint16_t pool) {
     return look_into<controller_base>(family().children.at({"dp_controller", {pool, 0}}).handle);
   }
-  manager_base* manager() { return look_into<manager_base>(family().children.at({"request_manager", {}}).handle); }
+  static std::vector<core::leg_id> charges_of(const controller_base& c) { return c.state.desk->pool().charged_legs(); }
+
+  /// nullopt: one of them is being restarted.
+  std::optional<std::vector<manager_base*>> managers() {
+    std::vector<manager_base*> result;
+    for (std::uint16_t index = 0; index < managers_; ++index) {
+      auto* m = look_into<manager_base>(family().children.at({"request_manager", {0, index}}).handle);
+      if (m == nullptr)
+        return std::nullopt;
+      result.push_back(m);
+    }
+    return result;
+  }
 
   /// No message is under way: whoever lives agrees with whoever else lives.
   void check_quiet_moment() {
-    auto* m = manager();
-    std::vector<core::request_row> rows;
-    if (m != nullptr)
-      rows = m->state.table->rows(now(), 1 << 20);
+    const auto owners = managers();
     for (std::uint16_t pool = 0; pool < pool_count_; ++pool) {
       auto* c = controller_of(pool);
-      if (c == nullptr || c->state.settling)
+      if (c == nullptr || c->state.desk->is_settling())
         continue;
-      const auto charges = c->state.pool->charge_count();
-      const auto complain = [&](const std::string& what) {
-        log_.violation(fmt::format("{:.6f} pool {}: {}", core::to_seconds(now().time_since_epoch()), pool, what));
-      };
-      if (charges != c->state.legs.size())
-        complain(fmt::format("{} charges, {} legs", charges, c->state.legs.size()));
-      std::uint64_t requests = 0;
-      for (const auto& row : c->state.pool->rows(now())) {
-        requests += row.requests;
-        if (row.prefill_tokens > tokens_in_flight_max || row.tokens > 2'000'000)
-          complain(fmt::format("rank {} has {} tokens, {} of them to prefill", row.rank.rank, row.tokens,
-                               row.prefill_tokens));
-      }
-      if (requests != charges)
-        complain(fmt::format("{} charges, {} requests on its ranks", charges, requests));
-      if (m == nullptr || c->state.manager != caf::actor_cast<request_manager_actor>(m))
+      check_ledger(pool, c->state.desk->pool());
+      if (!owners)
         continue;
-      const auto placed = static_cast<std::size_t>(std::count_if(rows.begin(), rows.end(), [&](const auto& row) {
-        const auto& rank = pairs_ && pool == 0 ? row.prefill_rank : row.rank;
-        return rank.has_value();
-      }));
-      // A prefill leg that has ended still shows its rank.
-      if (pairs_ && pool == 0 ? charges > placed : charges != placed)
-        complain(fmt::format("{} charges, {} placed requests", charges, placed));
+      const auto placed = legs_of(*owners, [pool](const core::request_table& t) { return t.legs_in(pool); });
+      auto charged = charges_of(*c);
+      const auto unrestored = c->state.desk->unrestored().legs();
+      charged.insert(charged.end(), unrestored.begin(), unrestored.end());
+      std::sort(charged.begin(), charged.end());
+      if (charged != placed)
+        complain(pool,
+                 fmt::format("{} legs are charged, {} are placed by their owners", charged.size(), placed.size()));
     }
+    if (owners)
+      for (const auto& [key, child] : family().children)
+        if (key.first == "dp_rank")
+          check_books(key.second, child, *owners);
+  }
+
+  void complain(std::uint16_t pool, const std::string& what) {
+    log_.violation(fmt::format("{:.6f} pool {}: {}", core::to_seconds(now().time_since_epoch()), pool, what));
+  }
+
+  template <class Ask>
+  static std::vector<core::leg_id> legs_of(const std::vector<manager_base*>& owners, Ask ask) {
+    std::vector<core::leg_id> result;
+    for (const auto* owner : owners) {
+      const auto part = ask(*owner->state.table);
+      result.insert(result.end(), part.begin(), part.end());
+    }
+    std::sort(result.begin(), result.end());
+    return result;
+  }
+
+  void check_ledger(std::uint16_t pool, const core::pool_controller& ledger) {
+    std::uint64_t requests = 0;
+    for (const auto& row : ledger.rows(now())) {
+      requests += row.requests;
+      if (row.prefill_tokens > tokens_in_flight_max || row.tokens > 2'000'000)
+        complain(pool, fmt::format("rank {} has {} tokens, {} of them to prefill", row.rank.rank, row.tokens,
+                                   row.prefill_tokens));
+    }
+    if (requests != ledger.charge_count())
+      complain(pool, fmt::format("{} charges, {} requests on its ranks", ledger.charge_count(), requests));
+  }
+
+  /// What the rank's book says that its engine runs is what the owners have there.
+  void check_books(core::rank_id id, const supervisor_state::child& child, const std::vector<manager_base*>& owners) {
+    const auto* rank = look_into<rank_base>(child.handle);
+    if (rank == nullptr || !rank->state.announced)
+      return;
+    const auto epoch = rank->state.announcement.epoch;
+    const auto placed = legs_of(owners, [=](const core::request_table& t) { return t.legs_on(id, epoch); });
+    if (const auto booked = rank->state.config.books->legs.legs(); booked != placed)
+      complain(id.pool,
+               fmt::format("rank {} has {} legs in its book, their owners {}", id.rank, booked.size(), placed.size()));
   }
 
   // -- the end -------------------------------------------------------------------------------------------------------
@@ -720,7 +781,7 @@ class node_simulation {
     r.sampling.max_new_tokens = static_cast<std::int32_t>(tokens_in_flight_max - 1);
     submit(probe, std::move(r));
     run_for(50ms);
-    tell_manager(cancel_request{probe, core::failure::client_cancelled});
+    cancel(probe);
     run_for(100ms);
     const auto& ended = clients_.all().at(probe).ended;
     if (!ended || ended->kind == core::outcome_kind::refused)
@@ -736,22 +797,18 @@ class node_simulation {
         log_.violation(fmt::format("client of stream {}: never told an outcome", stream));
         continue;
       }
-      if (c.ended->reason == core::failure::deadline_exceeded && !c.has_deadline) {
-        if (std::any_of(crashes_.begin(), crashes_.end(), [](const auto& x) { return x.role == "dp_controller"; }))
-          ++counts_.waited_for_limit;
-        else
-          log_.violation(fmt::format("client of stream {}: waited for the node's limit", stream));
-      }
+      if (c.ended->reason == core::failure::deadline_exceeded && !c.has_deadline)
+        log_.violation(fmt::format("client of stream {}: waited for the node's limit", stream));
     }
     for (const auto& [key, child] : family().children)
       if (child.handle == nullptr)
         log_.violation(fmt::format("{} {}/{} is not running", key.first, key.second.pool, key.second.rank));
-    if (auto* m = manager()) {
-      const auto& counts = m->state.table->counts();
-      if (m->state.table->open_streams() != 0 || counts.in_flight() != 0 || counts.aborts_forgotten != 0)
-        log_.violation(fmt::format("RequestManager: {} open streams, {} in flight, {} aborts forgotten",
-                                   m->state.table->open_streams(), counts.in_flight(), counts.aborts_forgotten));
-      counts_.moved += counts.moved;
+    for (auto* m : managers().value_or(std::vector<manager_base*>{})) {
+      const auto& table = *m->state.table;
+      if (table.open_streams() != 0 || table.counts().in_flight() != 0)
+        log_.violation(fmt::format("RequestManager {}: {} open streams, {} in flight", m->state.config.name,
+                                   table.open_streams(), table.counts().in_flight()));
+      counts_.moved += table.counts().moved;
     }
     for (std::uint16_t pool = 0; pool < pool_count_; ++pool)
       check_pool_at_rest(pool);
@@ -776,12 +833,10 @@ class node_simulation {
     auto* c = controller_of(pool);
     if (c == nullptr)
       return;
-    const auto& p = *c->state.pool;
+    const auto& p = c->state.desk->pool();
     const auto complain = [&](const std::string& what) { log_.violation(fmt::format("pool {}: {}", pool, what)); };
     if (p.charge_count() != 0)
       complain(fmt::format("{} charges at the end", p.charge_count()));
-    if (!c->state.ghosts.empty())
-      complain("keeps aborts for a rank without an actor");
     for (const auto& row : p.rows(now())) {
       if (row.requests != 0 || row.tokens != 0 || row.prefill_tokens != 0)
         complain(fmt::format("rank {} has {} requests, {} tokens, {} of them to prefill at the end", row.rank.rank,
@@ -803,28 +858,10 @@ class node_simulation {
                            counts.charges_ended, counts.ends_of_unknown_charges));
   }
 
-  /// The ways in which decision 2 allows an abort to be lost. Between the order to crash and the last message of the
-  /// successor's start lie a stall, a backoff and the time to settle: together below `crash_lasts_max`.
   void check_engine_at_rest(core::rank_id rank) {
     const auto unwanted = ranks_->running_for_nobody(rank);
-    for (const auto& job : unwanted) {
-      const auto meets = [&](core::timestamp crash) {
-        return crash + crash_lasts_max >= job.received_at && crash <= job.unwanted_at + crash_lasts_max;
-      };
-      const auto of_rank = crashes_of("dp_rank", rank);
-      const auto of_controller = crashes_of("dp_controller", {rank.pool, 0});
-      const auto of_manager = crashes_of("request_manager", {});
-      const bool both = std::any_of(of_manager.begin(), of_manager.end(), [&](auto m) {
-        return meets(m) && std::any_of(of_controller.begin(), of_controller.end(),
-                                       [&](auto c) { return std::max(m, c) - std::min(m, c) <= crash_lasts_max; });
-      });
-      if (both)
-        ++counts_.lost_with_both_actors;
-      else if (std::any_of(of_rank.begin(), of_rank.end(), meets))
-        ++counts_.lost_with_rank_actor;
-      else
-        log_.violation(fmt::format("engine {}/{} still runs {} for nobody", rank.pool, rank.rank, job.engine_rid));
-    }
+    for (const auto& job : unwanted)
+      log_.violation(fmt::format("engine {}/{} still runs {} for nobody", rank.pool, rank.rank, job.engine_rid));
     if (const auto running = ranks_->running(rank); running > unwanted.size())
       log_.violation(fmt::format("engine {}/{} still runs {} requests", rank.pool, rank.rank, running));
   }
@@ -868,6 +905,8 @@ class node_simulation {
   core::duration busy_time_{};
   double job_share_ = 1; // how often a waiting message goes before the world outside
   std::vector<fault> faults_;
+  std::uint16_t managers_ = 1;
+  std::map<core::rank_id, std::uint64_t> batches_; // engine batches so far
   std::size_t pool_count_ = 1;
   std::vector<crash_order> crashes_;
   std::map<caf::actor_id, core::timestamp> stalled_; // until when an actor gets no turn
@@ -905,9 +944,6 @@ simulation_counts& simulation_counts::operator+=(const simulation_counts& other)
   epochs += other.epochs;
   messages += other.messages;
   decisions_replayed += other.decisions_replayed;
-  lost_with_rank_actor += other.lost_with_rank_actor;
-  lost_with_both_actors += other.lost_with_both_actors;
-  waited_for_limit += other.waited_for_limit;
   return *this;
 }
 

@@ -23,6 +23,7 @@ struct simulation_options {
   planted_bug bug = planted_bug::none;
   bool trace = false;            ///< every step on stderr
   bool record_decisions = false; ///< of every controller, made again in the end
+  std::uint16_t managers = 0;    ///< RequestManagers of the node; 0: one, two or four, by the seed
 };
 
 /// What happened; sums over many seeds show that the faults are real.
@@ -39,11 +40,6 @@ struct simulation_counts {
   std::uint64_t epochs = 0; ///< HELLOs and reconnections after the first of each rank
   std::uint64_t messages = 0;
   std::uint64_t decisions_replayed = 0;
-  // Losses that docs/decisions/0002 states; everything else is a violation.
-  std::uint64_t lost_with_rank_actor = 0;  ///< requests run for nobody: their abort died with their DPRank
-  std::uint64_t lost_with_both_actors = 0; ///< the same: RequestManager and the DPController died together
-  std::uint64_t waited_for_limit = 0;      ///< requests that only the node's limit ended
-
   simulation_counts& operator+=(const simulation_counts& other);
 };
 

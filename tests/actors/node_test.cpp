@@ -37,8 +37,8 @@ TEST_F(node, a_cancel_sends_exactly_one_abort_and_releases_the_charge_once) {
   submit(1, "a");
   output(only_add("a"), {10});
   for (int i = 0; i < 2; ++i) {
-    caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
-    caf::anon_send(directory->request_manager().handle, abort_request{"a"});
+    caf::anon_send(directory->manager_for(0).handle, cancel_request{1, core::failure::client_cancelled});
+    caf::anon_send(directory->manager_for(0).handle, abort_request{"a"});
     settle();
   }
   EXPECT_EQ(frames(frame_kind::abort), 1u);
@@ -55,7 +55,7 @@ TEST_F(node, a_deadline_is_kept_in_virtual_time) {
   r.rid = "a";
   r.input_ids = {1};
   r.deadline = now() + 1s;
-  caf::anon_send(directory->request_manager().handle,
+  caf::anon_send(directory->manager_for(0).handle,
                  submit_request{1, std::make_shared<const core::generate_request>(r)});
   advance(980ms);
   EXPECT_THAT(sink.outcomes[1], IsEmpty());
@@ -314,7 +314,7 @@ TEST_F(node, a_full_pool_lets_requests_wait_in_order_and_refuses_what_has_no_pla
   EXPECT_EQ(adds_of("first").size(), 1u);
   EXPECT_EQ(adds_of("second").size(), 0u);
   submit(5, "third");
-  caf::anon_send(directory->request_manager().handle, cancel_request{3, core::failure::client_cancelled});
+  caf::anon_send(directory->manager_for(0).handle, cancel_request{3, core::failure::client_cancelled});
   settle();
   output(only_add("first"), {1}, core::finish_reason::stop);
   EXPECT_EQ(adds_of("second").size(), 0u) << "it was cancelled while it waited";
@@ -466,7 +466,7 @@ TEST_F(node, a_pair_gets_its_decode_rank_when_it_has_one_that_prefills_and_neith
   submit(3, "gives up");
   EXPECT_THAT(adds_of("waits"), IsEmpty());
   EXPECT_EQ(pool(1).charges, 1u) << "nothing is charged to a decode rank meanwhile";
-  caf::anon_send(directory->request_manager().handle, cancel_request{3, core::failure::client_cancelled});
+  caf::anon_send(directory->manager_for(0).handle, cancel_request{3, core::failure::client_cancelled});
   settle();
   for (const auto& leg : adds_of("runs"))
     output(leg, {1}, core::finish_reason::stop);
@@ -658,9 +658,9 @@ TEST_F(node, a_cancel_while_the_controller_is_away_still_reaches_the_engine_once
   submit(2, "stays");
   output(only_add("a"), {1});
   crash("dp_controller");
-  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  caf::anon_send(directory->manager_for(0).handle, cancel_request{1, core::failure::client_cancelled});
   settle();
-  EXPECT_EQ(frames(frame_kind::abort), 0u);
+  EXPECT_EQ(frames(frame_kind::abort), 1u) << "at once: it goes from its owner to the rank";
   advance(1s);
   EXPECT_EQ(frames(frame_kind::abort), 1u);
   EXPECT_THAT(link.frames.back().payload, HasSubstr("a~"));
@@ -709,7 +709,7 @@ TEST_F(node, an_abort_while_the_rank_actor_restarts_reaches_the_engine_once) {
   submit(1, "a");
   output(only_add("a"), {1});
   crash("dp_rank");
-  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  caf::anon_send(directory->manager_for(0).handle, cancel_request{1, core::failure::client_cancelled});
   settle();
   EXPECT_EQ(frames(frame_kind::abort), 0u);
   advance(1s);
@@ -726,7 +726,7 @@ TEST_F(node, an_abort_that_waits_for_a_rank_actor_survives_the_controller) {
     advance(100ms);
   }
   crash("dp_rank");
-  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  caf::anon_send(directory->manager_for(0).handle, cancel_request{1, core::failure::client_cancelled});
   settle();
   crash("dp_controller");
   advance(1s);
@@ -738,7 +738,7 @@ TEST_F(node, an_abort_sent_into_a_broken_link_is_sent_again_when_it_is_back) {
   start();
   submit(1, "a");
   output(only_add("a"), {1});
-  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  caf::anon_send(directory->manager_for(0).handle, cancel_request{1, core::failure::client_cancelled});
   settle();
   EXPECT_EQ(frames(frame_kind::abort), 1u); // but the link was cut already, and nobody knew
   say(event(link_event_kind::lost, 0, 1));
@@ -793,19 +793,30 @@ TEST_F(node, a_rank_without_its_actor_gets_nothing_while_another_is_ready) {
   EXPECT_EQ(only_add("later").rank.rank, 1);
 }
 
-TEST_F(node, a_request_that_dies_with_its_rank_actor_and_its_controller_is_placed_again) {
+TEST_F(node, a_request_that_was_sent_goes_on_although_its_rank_actor_and_its_controller_die) {
   start();
-  link.result = core::send_result::queued;
   submit(1, "a");
   crash("dp_rank");
   crash("dp_controller");
   advance(1s);
-  ASSERT_EQ(adds_of("a").size(), 2u); // nobody could tell whether the first one had been sent
-  EXPECT_EQ(adds_of("a")[1].rid.attempt, 1u);
-  output(adds_of("a")[1], {7}, finish_reason::stop);
+  EXPECT_EQ(pool().charges, 1u);
+  output(only_add("a"), {7}, finish_reason::stop);
   EXPECT_THAT(sink.tokens[1], ElementsAre(7));
   EXPECT_EQ(pool().charges, 0u);
+  EXPECT_EQ(frames(frame_kind::abort), 0u);
   EXPECT_THAT(history.violations(), IsEmpty());
+}
+
+TEST_F(node, an_order_that_dies_in_the_mailbox_of_a_rank_actor_is_placed_again) {
+  start();
+  crash("dp_rank");
+  submit(1, "a"); // its order reaches nobody
+  EXPECT_EQ(adds_of("a").size(), 0u);
+  advance(1s);
+  EXPECT_EQ(only_add("a").rid.attempt, 1u);
+  output(only_add("a"), {7}, finish_reason::stop);
+  EXPECT_EQ(counts().completed, 1u);
+  EXPECT_EQ(pool().charges, 0u);
 }
 
 TEST_F(node, a_rank_that_is_lost_while_the_controller_is_away_loses_nothing_silently) {
@@ -820,7 +831,7 @@ TEST_F(node, a_rank_that_is_lost_while_the_controller_is_away_loses_nothing_sile
   EXPECT_EQ(pool().charges, 1u);
 }
 
-TEST_F(node, a_crashed_rank_actor_takes_back_what_showed_no_token_and_goes_on_with_the_rest) {
+TEST_F(node, a_crashed_rank_actor_loses_nothing_that_it_had_sent) {
   start();
   submit(1, "placed");
   submit(2, "streams");
@@ -828,18 +839,16 @@ TEST_F(node, a_crashed_rank_actor_takes_back_what_showed_no_token_and_goes_on_wi
   crash("dp_rank");
   submit(3, "later"); // its order dies in the mailbox
   advance(1s);
-  ASSERT_EQ(adds_of("placed").size(), 2u);
-  EXPECT_EQ(adds_of("placed")[1].rid.attempt, 1u);
-  EXPECT_EQ(adds_of("later").size(), 1u);
+  EXPECT_EQ(only_add("placed").rid.attempt, 0u);
+  EXPECT_EQ(only_add("later").rid.attempt, 1u);
   output(only_add("streams"), {2}, finish_reason::stop);
-  output(adds_of("placed")[0], {8}); // the first attempt speaks to nobody
-  output(adds_of("placed")[1], {9}, finish_reason::stop);
+  output(only_add("placed"), {9}, finish_reason::stop);
   output(only_add("later"), {3}, finish_reason::stop);
   EXPECT_THAT(sink.tokens[1], ElementsAre(9));
   EXPECT_THAT(sink.tokens[2], ElementsAre(1, 2));
   EXPECT_EQ(counts().completed, 3u);
   EXPECT_EQ(pool().charges, 0u);
-  EXPECT_EQ(frames(frame_kind::abort), 1u);
+  EXPECT_EQ(frames(frame_kind::abort), 0u);
   EXPECT_THAT(history.violations(), IsEmpty());
 }
 
@@ -902,10 +911,10 @@ TEST_F(node, a_crashed_request_manager_fails_every_stream_and_tells_the_engines)
   submit(2, "b");
   output(only_add("a"), {1});
   crash("request_manager");
-  EXPECT_THAT(sink.failed_all, IsEmpty());
+  EXPECT_THAT(sink.failed_owners, IsEmpty());
   advance(100ms);
-  ASSERT_EQ(sink.failed_all.size(), 1u);
-  EXPECT_EQ(sink.failed_all[0].reason, core::failure::request_manager_restarted);
+  ASSERT_EQ(sink.failed_owners.size(), 1u);
+  EXPECT_EQ(sink.failed_owners[0].second.reason, core::failure::request_manager_restarted);
   EXPECT_EQ(frames(frame_kind::abort), 1u); // both rids in one
   EXPECT_EQ(pool().charges, 0u);
   output(adds_of("a")[0], {2}); // late
@@ -918,13 +927,65 @@ TEST_F(node, a_crashed_request_manager_fails_every_stream_and_tells_the_engines)
   EXPECT_EQ(counts().completed, 1u);
 }
 
+TEST_F(node, of_two_request_managers_one_dies_and_only_its_streams_end) {
+  managers = 2;
+  start();
+  std::vector<std::string> rids;
+  for (core::stream_id stream = 1; stream <= 8; ++stream) {
+    rids.push_back("r" + std::to_string(stream));
+    submit(stream, rids.back());
+    output(only_add(rids.back()), {1});
+  }
+  const auto owner = manager_of(rids[0]).owner;
+  const auto of_the_dead = static_cast<std::size_t>(
+      std::count_if(rids.begin(), rids.end(), [&](const auto& rid) { return manager_of(rid).owner == owner; }));
+  ASSERT_GT(of_the_dead, 0u);
+  ASSERT_LT(of_the_dead, rids.size());
+  EXPECT_EQ(pool().charges, rids.size());
+  crash("request_manager", {0, static_cast<std::uint16_t>(owner - 1)});
+  advance(100ms);
+  ASSERT_EQ(sink.failed_owners.size(), 1u);
+  EXPECT_EQ(sink.failed_owners[0].first, owner);
+  EXPECT_EQ(pool().charges, rids.size() - of_the_dead);
+  EXPECT_EQ(frames(frame_kind::abort), 1u) << "all of its rids in one";
+  for (core::stream_id stream = 1; stream <= 8; ++stream) {
+    const auto add = only_add(rids[stream - 1]);
+    output(add, {2}, finish_reason::stop);
+    EXPECT_EQ(sink.tokens[stream].size(), core::owner_of(add.rid.handle) == owner ? 1u : 2u);
+  }
+  EXPECT_EQ(pool().charges, 0u);
+}
+
+TEST_F(node, an_abort_reaches_an_engine_at_most_once_and_only_while_the_request_runs_there) {
+  start();
+  const auto abort = [&](const std::string& rid) {
+    caf::anon_send(directory->manager_for(0).handle, abort_request{rid});
+    settle();
+  };
+  submit(1, "a");
+  submit(2, "ab"); // its rid begins with that of the other
+  output(only_add("a"), {1});
+  abort("a");
+  caf::anon_send(directory->manager_for(0).handle, cancel_request{1, core::failure::client_cancelled});
+  caf::anon_send(directory->manager_for(0).handle, cancel_request{1, core::failure::deadline_exceeded});
+  abort("a");
+  wish(0, rank_wish::drain, 100ms);
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+  EXPECT_TRUE(sink.outcomes[2].empty());
+  output(only_add("ab"), {1}, finish_reason::stop);
+  abort("ab"); // it has ended
+  advance(1s);
+  EXPECT_EQ(frames(frame_kind::abort), 1u);
+  EXPECT_EQ(sink.finished[2], 1);
+}
+
 TEST_F(node, a_suspect_rank_that_fell_idle_while_the_controller_was_away_is_ready_again) {
   start(2);
   submit(1, "a", 0);
   advance(6s);
   EXPECT_EQ(pool().ranks[0].state, core::rank_state::suspect);
   crash("dp_controller");
-  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  caf::anon_send(directory->manager_for(0).handle, cancel_request{1, core::failure::client_cancelled});
   advance(1s);
   EXPECT_EQ(pool().ranks_up, 2u);
 }

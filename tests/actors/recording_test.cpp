@@ -81,7 +81,7 @@ TEST_F(recorded_node, a_pair_that_is_cancelled_while_its_prefill_leg_alone_has_a
   record_pair();
   // Cancelled before RequestManager knows the prefill rank: nothing is ordered of the decode pool.
   post(1, "gone");
-  caf::anon_send(directory->request_manager().handle, cancel_request{1, core::failure::client_cancelled});
+  caf::anon_send(directory->manager_for(0).handle, cancel_request{1, core::failure::client_cancelled});
   settle();
   expect_told_once(std::nullopt);
 }

@@ -47,7 +47,8 @@ void echo_engine::stop() {
   }
 }
 
-void echo_engine::submit(core::stream_id stream, core::request_ptr request) noexcept {
+core::owner_id echo_engine::submit(core::stream_id stream, core::request_ptr request) noexcept {
+  constexpr core::owner_id owner = 1;
   running r;
   r.stream = stream;
   for (std::uint32_t s = 0; s < request->samples; ++s) {
@@ -60,12 +61,13 @@ void echo_engine::submit(core::stream_id stream, core::request_ptr request) noex
   if (duplicate) {
     unsent_.push_back(ended(stream, {core::outcome_kind::refused, core::failure::duplicate_rid,
                                      "request_id: " + r.request->rid + " is in flight", 0}));
-    return;
+    return owner;
   }
   open_.push_back(std::move(r));
+  return owner;
 }
 
-void echo_engine::cancel(core::stream_id stream, core::failure) noexcept {
+void echo_engine::cancel(core::stream_id stream, core::owner_id, core::failure) noexcept {
   cancels_.fetch_add(1);
   const std::lock_guard lock{mutex_};
   std::erase_if(open_, [&](const running& r) { return r.stream == stream; });

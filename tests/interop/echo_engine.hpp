@@ -33,8 +33,8 @@ class echo_engine final : public core::request_intake {
   void start(core::stream_sink& sink);
   void stop();
 
-  void submit(core::stream_id stream, core::request_ptr request) noexcept override;
-  void cancel(core::stream_id stream, core::failure why) noexcept override;
+  core::owner_id submit(core::stream_id stream, core::request_ptr request) noexcept override;
+  void cancel(core::stream_id stream, core::owner_id owner, core::failure why) noexcept override;
   void abort(std::string rid) noexcept override;
   [[nodiscard]] core::node_info info() const override;
   [[nodiscard]] std::vector<core::rank_load> loads() const override;

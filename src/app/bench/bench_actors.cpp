@@ -3,6 +3,7 @@
 #include "app/bench/bench_measure.hpp"
 #include "app/bench/bench_pool.hpp"
 #include "core/placement/pool_controller.hpp"
+#include "core/request/leg_orders.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -54,7 +55,7 @@ class answer_sink final : public core::stream_sink {
       free_.release();
     }
   }
-  void fail_all(core::outcome) noexcept override { failed.fetch_add(1); }
+  void fail_owner(core::owner_id, core::outcome) noexcept override { failed.fetch_add(1); }
 
   /// One of the window's places is free.
   void wait_for_place() { free_.acquire(); }
@@ -136,8 +137,7 @@ double placement_ns(std::uint16_t ranks, std::uint32_t placements) {
   core::request_handle handle = 0;
   const auto begin = now();
   open_measured_ranks(controller, ranks, begin);
-  core::place_order order;
-  order.request = make_request(0, 512, 128);
+  auto order = core::order_of(*make_request(0, 512, 128), {});
   const auto place = [&](core::timestamp at) {
     order.handle = ++handle;
     if (!std::holds_alternative<core::placement>(controller.place(order, at)))

@@ -104,11 +104,11 @@ class actor_path final : public hub_path {
         caf::anon_send(supervisor, std::move(e));
     };
     callbacks.on_outputs = [this](core::output_batch batch) {
-      const auto manager = directory_->request_manager();
+      const auto manager = directory_->manager_of(batch.owner);
       manager.backlog->batches.fetch_add(1, std::memory_order_relaxed);
       caf::anon_send(manager.handle, std::move(batch));
     };
-    callbacks.may_receive = [this] { return directory_->request_manager().backlog->batches.load() < 4096; };
+    callbacks.may_receive = [this] { return !directory_->has_backlog_of(4096); };
     callbacks.on_load_report = [this] { doorbell_.ring(); };
     start_hub(std::move(callbacks));
     supervisor_config c;
@@ -121,7 +121,7 @@ class actor_path final : public hub_path {
     c.directory = directory_;
     const auto supervisor_handle = system_.spawn(supervisor, std::move(c));
     directory_->set(supervisor_handle);
-    wait_until([this] { return directory_->request_manager().handle != nullptr; }, "starting the actors");
+    wait_until([this] { return directory_->manager_for(0).handle != nullptr; }, "starting the actors");
     forward_ = std::thread{[this] { wake_forwarder(doorbell_, *directory_, running_); }};
     start_engine();
     wait_until(
@@ -142,7 +142,7 @@ class actor_path final : public hub_path {
   }
 
   void submit(core::stream_id stream, core::request_ptr request) override {
-    const auto manager = directory_->request_manager();
+    const auto manager = directory_->manager_for(std::hash<std::string>{}(request->rid));
     manager.backlog->submissions.fetch_add(1);
     caf::anon_send(manager.handle, submit_request{stream, std::move(request)});
   }
@@ -251,6 +251,7 @@ class direct_path final : public hub_path {
       up.chunk_tokens = e.chunk_tokens;
       up.data_parallel_size = e.data_parallel_size;
       controller_.rank_up(up, now());
+      static_cast<void>(table_.on_rank_up(up.rank, up.epoch, now(), effects_));
     };
     callbacks.on_outputs = [this](core::output_batch batch) {
       run([this, batch = std::move(batch)] { table_.on_outputs(batch, effects_); });
@@ -305,28 +306,29 @@ class direct_path final : public hub_path {
       if (effects_.has_progress)
         controller_.progress(effects_.progress, now());
       auto work = std::exchange(effects_.pools[0], {});
+      for (const auto& d : effects_.dispatches)
+        send(d);
       effects_.clear();
       if (work.empty())
         return;
       for (const auto handle : work.releases)
         controller_.release(handle, now());
       for (const auto& end : work.ends)
-        controller_.end(end.handle, now());
-      table_.on_aborts_done(0, work.aborts_until);
+        controller_.end(end, now());
       for (const auto& order : work.places) {
         auto answer = controller_.place(order, now());
-        if (auto* refused = std::get_if<core::refusal>(&answer)) {
+        if (auto* refused = std::get_if<core::refusal>(&answer))
           table_.on_refusal(*refused, now(), effects_);
-          continue;
-        }
-        const auto& placed = std::get<core::placement>(answer);
-        table_.on_placement(placed, now(), effects_);
-        const auto rid = sg::make_engine_rid(*order.request, order.sample, order.handle, placed.attempt, 0);
-        hub_->send(placed.rank, placed.epoch,
-                   {core::frame_kind::add, layouts_[placed.rank.rank]->encode_add(*order.request, rid, {}),
-                    order.request->received_at});
+        else
+          table_.on_placement(std::get<core::placement>(answer), now(), effects_);
       }
     }
+  }
+
+  void send(const core::leg_dispatch& d) {
+    const auto rid = sg::make_engine_rid(*d.request, d.sample, d.leg.handle, d.leg.attempt, 0);
+    hub_->send(d.rank, d.epoch,
+               {core::frame_kind::add, layouts_[d.rank.rank]->encode_add(*d.request, rid, {}), d.request->received_at});
   }
 
   std::mutex mutex_;

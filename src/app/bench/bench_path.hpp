@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/placement/pool_controller.hpp"
+#include "core/request/request.hpp"
 #include "core/request/stream_sink.hpp"
 
 #include <cstdint>

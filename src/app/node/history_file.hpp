@@ -9,7 +9,8 @@
 
 namespace rankwise::app {
 
-/// Writes RequestManager's history as fixed text lines, for `rankwise check-history`. Buffered; flushed when closed.
+/// Writes the history of all RequestManagers as fixed text lines, for `rankwise check-history`. Buffered; flushed when
+/// closed. Several threads may record: a line is written by one call of stdio, which locks its file.
 class history_file final : public core::history_recorder {
  public:
   /// Throws std::runtime_error when the file cannot be written.

@@ -2,6 +2,7 @@
 
 #include "actors/supervisor.hpp"
 #include "app/node/actor_config.hpp"
+#include "app/node/actor_intake.hpp"
 #include "app/node/forwarder_bell.hpp"
 #include "app/node/history_file.hpp"
 #include "app/node/node_views.hpp"
@@ -41,58 +42,6 @@ class steady_clock final : public core::clock {
   [[nodiscard]] core::timestamp now() const noexcept override {
     return std::chrono::time_point_cast<core::duration>(std::chrono::steady_clock::now());
   }
-};
-
-/// A front's way to RequestManager, with a cap on what is under way.
-class actor_intake final : public core::request_intake {
- public:
-  using info_source = std::function<core::node_info()>;
-  using load_source = std::function<std::vector<core::rank_load>()>;
-
-  actor_intake(std::shared_ptr<actor_directory> directory, std::uint32_t submissions_max, info_source info,
-               load_source loads)
-      : directory_(std::move(directory)), submissions_max_(submissions_max), info_(std::move(info)),
-        loads_(std::move(loads)) {}
-
-  void sink(core::stream_sink* sink) { sink_ = sink; }
-
-  void submit(core::stream_id stream, core::request_ptr request) noexcept override {
-    const auto manager = directory_->request_manager();
-    if (manager.handle == nullptr || manager.backlog->submissions.fetch_add(1) >= submissions_max_) {
-      if (manager.backlog != nullptr)
-        manager.backlog->submissions.fetch_sub(1);
-      core::stream_batch batch;
-      core::stream_event event;
-      event.stream = stream;
-      event.outcome_index = 0;
-      batch.events.push_back(event);
-      batch.outcomes.push_back({core::outcome_kind::refused, core::failure::request_manager_overloaded,
-                                "backlog_submissions_max is " + std::to_string(submissions_max_), 0});
-      sink_->deliver(std::move(batch));
-      return;
-    }
-    caf::anon_send(manager.handle, submit_request{stream, std::move(request)});
-  }
-
-  void cancel(core::stream_id stream, core::failure why) noexcept override {
-    if (const auto manager = directory_->request_manager(); manager.handle != nullptr)
-      caf::anon_send(manager.handle, cancel_request{stream, why});
-  }
-
-  void abort(std::string rid) noexcept override {
-    if (const auto manager = directory_->request_manager(); manager.handle != nullptr)
-      caf::anon_send(manager.handle, abort_request{std::move(rid)});
-  }
-
-  [[nodiscard]] core::node_info info() const override { return info_(); }
-  [[nodiscard]] std::vector<core::rank_load> loads() const override { return loads_(); }
-
- private:
-  std::shared_ptr<actor_directory> directory_;
-  std::uint32_t submissions_max_;
-  info_source info_;
-  load_source loads_;
-  core::stream_sink* sink_ = nullptr;
 };
 
 /// Where a node keeps its sockets: the folder that was asked for, or one of its own that goes with it.
@@ -193,16 +142,13 @@ class node::impl {
         caf::anon_send(supervisor, std::move(e));
     };
     callbacks.on_outputs = [this](core::output_batch batch) {
-      const auto manager = directory_->request_manager();
+      const auto manager = directory_->manager_of(batch.owner);
       if (manager.handle == nullptr)
         return;
       manager.backlog->batches.fetch_add(1, std::memory_order_relaxed);
       caf::anon_send(manager.handle, std::move(batch));
     };
-    callbacks.may_receive = [this, batches_max] {
-      const auto manager = directory_->request_manager();
-      return manager.backlog == nullptr || manager.backlog->batches.load(std::memory_order_relaxed) < batches_max;
-    };
+    callbacks.may_receive = [this, batches_max] { return !directory_->has_backlog_of(batches_max); };
     callbacks.on_load_report = [this] { doorbell_.ring(); };
     callbacks.now = [this] { return clock_.now(); };
     callbacks.on_dispatched = [this](core::duration d) { dispatch_seconds_.Observe(core::to_seconds(d)); };
@@ -242,8 +188,9 @@ class node::impl {
   bool drain(std::chrono::milliseconds timeout) {
     draining_ = true;
     const bool clean = front_->drain(timeout);
-    if (const auto manager = directory_->request_manager(); manager.handle != nullptr)
-      caf::anon_send(manager.handle, end_all_atom::value);
+    for (const auto& manager : directory_->managers())
+      if (manager.handle != nullptr)
+        caf::anon_send(manager.handle, end_all_atom::value);
     return clean;
   }
 
@@ -327,6 +274,7 @@ class node::impl {
   void spawn_supervisor() {
     supervisor_config c;
     c.boot = state_ ? state_->found().boot : 0;
+    c.managers = config_.managers;
     c.events = &events_;
     c.loads = &load_history_;
     c.on_decision = [this](core::duration d) { decision_seconds_.Observe(core::to_seconds(d)); };

@@ -438,7 +438,8 @@ tl::expected<node_config, config_errors> parse(const std::string& text, const st
     table_reader r{table("requests"), "requests.", file, errors};
     r.integer("attempts_max", config.attempts_max, 1, 100);
     r.number("request_time_max_s", config.request_time_max_s, 0.1, 1e7);
-    r.integer("streams_max", config.streams_max, 1, 1 << 23);
+    r.integer("managers", config.managers, 1, 16);
+    r.integer("streams_max", config.streams_max, 1, core::handle_slots_max);
     r.integer("backlog_batches_max", config.backlog_batches_max, 1, 1 << 20);
     r.integer("backlog_submissions_max", config.backlog_submissions_max, 1, 1 << 20);
     r.finish();

@@ -52,6 +52,7 @@ struct node_config {
 
   std::uint32_t attempts_max = 4;
   double request_time_max_s = 3600;
+  std::uint16_t managers = 1; ///< RequestManagers; streams are spread over them by rid
   std::uint32_t streams_max = 65'536;
   std::uint32_t backlog_batches_max = 4096;
   std::uint32_t backlog_submissions_max = 16'384;

@@ -273,8 +273,9 @@ std::string metrics_text(const metrics_input& in) {
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.unknown_rids), {{"kind", "unknown_rid"}});
   f.counter("rankwise_decision_log_lines_lost_total", "Lines that a decision log lacks: it ends there for a replay",
             number(in.decision_lines_lost));
-  f.counter("rankwise_aborts_forgotten_total", "Aborts that no controller acknowledged, dropped for want of room",
-            number(c.aborts_forgotten));
+  f.counter("rankwise_placements_of_old_terms_total",
+            "Placements of a controller that had been replaced when they were read: dropped, and ordered again",
+            number(c.placements_of_old_terms));
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.frames_of_closed_links),
             {{"kind", "closed_link"}});
 

@@ -36,9 +36,43 @@ struct rank_id {
 /// "none".
 using rank_epoch = std::uint32_t;
 
-/// A request inside this process: never reused while the process lives. The low 24 bits are the slot of
-/// RequestManager's table, the 40 bits above count up. 0 is "none".
+/// One incarnation of one RequestManager: who a request belongs to from its submission to its outcome. Numbers are
+/// given by the Supervisor, count up, and none is used twice in a process; 0 is "none".
+using owner_id = std::uint16_t;
+
+/// A request inside this process: never reused while the process lives. From the top: 16 bits of its owner, 28 bits
+/// that count how often the slot was used, 20 bits of the slot in the owner's table. 0 is "none". Engine rids carry it,
+/// so that every output finds its owner without a look-up.
 using request_handle = std::uint64_t;
+
+inline constexpr unsigned handle_slot_bits = 20;
+inline constexpr unsigned handle_count_bits = 28;
+inline constexpr std::uint32_t handle_slots_max = 1U << handle_slot_bits;
+inline constexpr std::uint32_t handle_count_max = (1U << handle_count_bits) - 1;
+
+[[nodiscard]] constexpr request_handle make_handle(owner_id owner, std::uint32_t count, std::uint32_t slot) noexcept {
+  return (request_handle{owner} << (handle_count_bits + handle_slot_bits)) |
+         (request_handle{count} << handle_slot_bits) | slot;
+}
+[[nodiscard]] constexpr owner_id owner_of(request_handle handle) noexcept {
+  return static_cast<owner_id>(handle >> (handle_count_bits + handle_slot_bits));
+}
+[[nodiscard]] constexpr std::uint32_t count_of(request_handle handle) noexcept {
+  return static_cast<std::uint32_t>(handle >> handle_slot_bits) & handle_count_max;
+}
+[[nodiscard]] constexpr std::uint32_t slot_of(request_handle handle) noexcept {
+  return static_cast<std::uint32_t>(handle) & (handle_slots_max - 1);
+}
+
+/// One placement of a request on a rank.
+struct leg_id {
+  request_handle handle = 0;
+  std::uint32_t attempt = 0; ///< 0 for the first placement of the request, then 1, 2 ...
+  friend auto operator<=>(const leg_id&, const leg_id&) = default;
+};
+
+/// Which start of a pool's DPController decides: placements of an earlier one are void. Counts up from 1.
+using controller_term = std::uint32_t;
 
 /// Which start of the node this is, as counted by its state file: 1, 2, ...; 0 = it keeps no state file. Requests of an
 /// earlier one that an engine still runs are known by it.

@@ -27,13 +27,38 @@ ledger::rank_state* ledger::state_of(std::uint16_t rank, rank_epoch epoch) {
   return &ranks_[rank];
 }
 
-std::vector<request_handle> ledger::handles_on(std::uint16_t rank) const {
+template <class Belongs>
+std::vector<request_handle> ledger::handles_where(Belongs belongs) const {
   std::vector<request_handle> result;
   for (const auto& [handle, c] : charges_)
-    if (c.rank == rank)
+    if (belongs(handle, c))
       result.push_back(handle);
   std::sort(result.begin(), result.end()); // the order of a hash map must not decide anything
   return result;
+}
+
+std::vector<request_handle> ledger::handles_on(std::uint16_t rank) const {
+  return handles_where([=](request_handle, const charge& c) { return c.rank == rank; });
+}
+
+std::vector<request_handle> ledger::handles_of(owner_id owner) const {
+  return handles_where([=](request_handle handle, const charge&) { return owner_of(handle) == owner; });
+}
+
+std::vector<leg_id> ledger::charged_legs() const {
+  std::vector<leg_id> result;
+  result.reserve(charges_.size());
+  for (const auto& [handle, c] : charges_)
+    result.push_back({handle, c.attempt});
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+std::uint64_t ledger::generated_on(const rank_state& s) noexcept {
+  std::uint64_t sum = 0;
+  for (const auto& [owner, tokens] : s.generated)
+    sum += tokens;
+  return sum;
 }
 
 std::vector<request_handle> ledger::close(std::uint16_t rank) {
@@ -147,7 +172,7 @@ std::optional<ledger::charge> ledger::end(request_handle handle, timestamp now) 
     s->requests -= 1;
     if (s->requests == 0) {
       // An emptied rank is idle at once, whatever its last report said; all that it reported is gone with its last leg.
-      s->generated_tokens = 0;
+      s->generated.clear();
       s->gone_tokens = s->report ? s->report->kv_used_tokens : 0;
       s->gone.assign(1, {s->gone_tokens, now});
       s->prefilled.clear();
@@ -194,9 +219,22 @@ report_verdict ledger::report(const load_report& r) {
   return report_verdict::accepted;
 }
 
-void ledger::set_generated(std::uint16_t rank, rank_epoch epoch, std::uint64_t tokens) {
-  if (auto* s = state_of(rank, epoch))
-    s->generated_tokens = s->requests == 0 ? 0 : tokens;
+void ledger::set_generated(std::uint16_t rank, rank_epoch epoch, owner_id owner, std::uint64_t tokens) {
+  auto* s = state_of(rank, epoch);
+  if (s == nullptr || s->requests == 0)
+    return;
+  for (auto& [known, sum] : s->generated) {
+    if (known == owner) {
+      sum = tokens;
+      return;
+    }
+  }
+  s->generated.emplace_back(owner, tokens);
+}
+
+void ledger::forget_owner(owner_id owner) {
+  for (auto& s : ranks_)
+    std::erase_if(s.generated, [=](const auto& entry) { return entry.first == owner; });
 }
 
 ledger::figures ledger::of(std::uint16_t rank, timestamp now) const {
@@ -209,7 +247,7 @@ ledger::figures ledger::of(std::uint16_t rank, timestamp now) const {
   f.work_tokens = s.work_tokens;
   f.prefilling = s.prefilling;
   f.prefill_since = s.prefill_since;
-  f.generated_tokens = s.generated_tokens;
+  f.generated_tokens = generated_on(s);
   f.prefilled_tokens = s.prefilled_tokens;
   f.placed_tokens = s.placed_tokens;
   if (s.report) {
@@ -225,7 +263,7 @@ ledger::figures ledger::of(std::uint16_t rank, timestamp now) const {
   if (s.requests == 0)
     return f; // idle, whatever was reported
   if (f.stale) {
-    f.tokens = s.placed_tokens + s.generated_tokens;
+    f.tokens = s.placed_tokens + f.generated_tokens;
   } else {
     const auto reported = s.report->kv_used_tokens;
     f.tokens = (reported > s.gone_tokens ? reported - s.gone_tokens : 0) + s.uncontained_tokens;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace rankwise::core {
@@ -98,8 +99,10 @@ class ledger {
 
   report_verdict report(const load_report& r);
 
-  /// Tokens generated so far by the legs on the rank, for the time when reports are silent.
-  void set_generated(std::uint16_t rank, rank_epoch epoch, std::uint64_t tokens);
+  /// Tokens generated so far by the legs that `owner` has on the rank, for the time when reports are silent.
+  void set_generated(std::uint16_t rank, rank_epoch epoch, owner_id owner, std::uint64_t tokens);
+  /// The owner is gone, and its legs were ended: what it last said of its tokens counts no more.
+  void forget_owner(owner_id owner);
 
   [[nodiscard]] figures of(std::uint16_t rank, timestamp now) const;
   [[nodiscard]] const std::optional<load_report>& newest_report(std::uint16_t rank) const;
@@ -110,7 +113,11 @@ class ledger {
     return rank < ranks_.size() ? ranks_[rank].prefilled.size() + ranks_[rank].gone.size() : 0;
   }
   [[nodiscard]] std::uint64_t limit_tokens() const noexcept { return limit_tokens_; }
+  /// Charged legs of a rank, or of an owner, in the order of their numbers.
   [[nodiscard]] std::vector<request_handle> handles_on(std::uint16_t rank) const;
+  [[nodiscard]] std::vector<request_handle> handles_of(owner_id owner) const;
+  /// Every charged leg, in the order of their handles: what the owners have placed, if the books agree.
+  [[nodiscard]] std::vector<leg_id> charged_legs() const;
 
  private:
   struct prefilled_charge {
@@ -133,12 +140,15 @@ class ledger {
     std::uint64_t prefilled_tokens = 0;
     std::uint64_t uncontained_tokens = 0; // prompts that the newest report cannot contain
     std::uint64_t gone_tokens = 0;        // tokens that the newest report contains but that have ended since
-    std::uint64_t generated_tokens = 0;
-    std::deque<prefilled_charge> prefilled; // in order of time, until a report contains them
-    std::deque<released_tokens> gone;       // in order of time, until a report can know
+    std::vector<std::pair<owner_id, std::uint64_t>> generated; // tokens, by owner
+    std::deque<prefilled_charge> prefilled;                    // in order of time, until a report contains them
+    std::deque<released_tokens> gone;                          // in order of time, until a report can know
   };
 
   rank_state* state_of(std::uint16_t rank, rank_epoch epoch);
+  template <class Belongs>
+  [[nodiscard]] std::vector<request_handle> handles_where(Belongs belongs) const;
+  [[nodiscard]] static std::uint64_t generated_on(const rank_state& s) noexcept;
   void take_off(rank_state& s, charge& c, timestamp now);
   static void end_prefill(rank_state& s, const charge& c, timestamp now);
 

@@ -2,7 +2,7 @@
 
 #include "core/base/time.hpp"
 #include "core/load/load_report.hpp"
-#include "core/placement/placement.hpp"
+#include "core/placement/orders.hpp"
 #include "core/placement/policy.hpp"
 #include "core/rank/rank_machine.hpp"
 
@@ -51,6 +51,7 @@ class decision_recorder {
   virtual void ejections_over(timestamp) noexcept {}
   virtual void released(request_handle, timestamp) noexcept {}
   virtual void ended(request_handle, timestamp, std::uint32_t /*generated*/) noexcept {}
+  virtual void owner_gone(owner_id, timestamp) noexcept {}
   virtual void reported(const load_report&) noexcept {}
   virtual void restored(const std::vector<leg_record>&, timestamp) noexcept {}
   virtual void policy_set(std::string_view /*name*/, timestamp) noexcept {}

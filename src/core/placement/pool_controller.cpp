@@ -1,7 +1,6 @@
 #include "core/placement/pool_controller.hpp"
 
 #include "core/base/block_vector.hpp"
-#include "core/placement/block_hashes.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,11 +10,6 @@
 namespace rankwise::core {
 
 namespace {
-
-/// What a request may take at the most.
-std::uint64_t limit_tokens_of(const generate_request& request) {
-  return request.input_ids.size() + static_cast<std::uint64_t>(std::max(request.sampling.max_new_tokens, 0));
-}
 
 std::string quoted_rank(const pool_options& pool, std::int64_t rank) {
   return "rank " + std::to_string(rank) + " of pool " + pool.name;
@@ -169,7 +163,7 @@ std::optional<failure> pool_controller::cap_reached(std::uint64_t limit_tokens) 
 }
 
 bool pool_controller::has_room(const place_order& order) const {
-  return !cap_reached(limit_tokens_of(*order.request));
+  return !cap_reached(order.limit_tokens());
 }
 
 /// Of a leg that it did not place itself.
@@ -249,45 +243,40 @@ void pool_controller::record_candidates(placement_record& record, const placemen
   record.candidates.resize(candidates_max);
 }
 
-leg_request pool_controller::leg_of(const place_order& order, timestamp now, bool may_wait) {
-  const auto& request = *order.request;
+leg_request pool_controller::leg_of(const place_order& order, timestamp now, bool may_wait) const {
   leg_request leg;
-  leg.rid = request.rid;
+  leg.rid = order.rid;
   leg.attempt = order.attempt;
   leg.sample = order.sample;
-  leg.data_parallel_rank = request.data_parallel_rank;
+  leg.data_parallel_rank = order.data_parallel_rank;
   leg.wanted.handle = order.handle;
   leg.wanted.now = now;
-  leg.wanted.prompt_tokens = request.input_ids.size();
-  leg.wanted.max_new_tokens = static_cast<std::uint64_t>(std::max(request.sampling.max_new_tokens, 0));
+  leg.wanted.prompt_tokens = order.prompt_tokens;
+  leg.wanted.max_new_tokens = order.max_new_tokens;
   leg.wanted.may_wait = may_wait;
-  leg.wanted.priority = request.priority;
-  leg.wanted.deadline = request.deadline;
-  leg.wanted.first_token_by = request.first_token_by;
-  leg.received_at = request.received_at;
-  if (request.bootstrap)
-    leg.wanted.bootstrap_room = request.bootstrap->room;
+  leg.wanted.priority = order.priority;
+  leg.wanted.deadline = order.deadline;
+  leg.wanted.first_token_by = order.first_token_by;
+  leg.received_at = order.received_at;
+  if (order.bootstrap)
+    leg.wanted.bootstrap_room = order.bootstrap->room;
   if (options_.role != pool_role::decode && options_.prefix_block_tokens > 0 && policy_->uses_blocks()) {
-    if (hashed_ != order.request) { // one that waits is asked for again and again
-      hash_blocks(request.input_ids, options_.prefix_block_tokens, blocks_);
-      hashed_ = order.request;
-    }
-    leg.wanted.blocks = blocks_;
+    leg.wanted.blocks = order.blocks;
     leg.wanted.block_tokens = options_.prefix_block_tokens;
   }
   return leg;
 }
 
+std::variant<placement, refusal, wait_for_rank> pool_controller::place(const place_order& order, timestamp now,
+                                                                       bool may_wait) {
+  return place(leg_of(order, now, may_wait));
+}
+
 std::variant<placement, refusal> pool_controller::place(const place_order& order, timestamp now) {
-  auto result = place(leg_of(order, now, false));
+  auto result = place(order, now, false);
   if (auto* refused = std::get_if<refusal>(&result))
     return std::move(*refused);
   return std::move(std::get<placement>(result));
-}
-
-std::variant<placement, refusal, wait_for_rank> pool_controller::place_or_wait(const place_order& order, timestamp now,
-                                                                               bool may_wait) {
-  return place(leg_of(order, now, may_wait));
 }
 
 waiting_key pool_controller::waiting_order(const place_order& order, timestamp now) {
@@ -302,7 +291,7 @@ void pool_controller::left(request_handle handle, timestamp now) const {
 
 refusal pool_controller::displaced(const place_order& order, timestamp now) {
   return no_place_to_wait(order, now,
-                          "a request of a higher priority than " + std::to_string(order.request->priority) +
+                          "a request of a higher priority than " + std::to_string(order.priority) +
                               " took this one's place among the " + std::to_string(options_.waiting_requests_max) +
                               " that may wait");
 }
@@ -318,7 +307,7 @@ refusal pool_controller::no_place_to_wait(const place_order& order, timestamp no
   leg.wanted.handle = order.handle;
   leg.attempt = order.attempt;
   // There may be room for this one, and none for those before it: they lack tokens then.
-  return refuse(leg, cap_reached(limit_tokens_of(*order.request)).value_or(failure::tokens_in_flight_max),
+  return refuse(leg, cap_reached(order.limit_tokens()).value_or(failure::tokens_in_flight_max),
                 "pool " + options_.name + " is full, and " + why);
 }
 
@@ -477,6 +466,8 @@ std::variant<placement, refusal, wait_for_rank> pool_controller::decide(const le
   p.attempt = leg.attempt;
   p.rank = {options_.index, *chosen};
   p.epoch = e.announced.epoch;
+  p.term = options_.term;
+  p.rule = rule;
   p.dp_size = wanted.dp_size;
   p.bootstrap_host = options_.bootstrap_host;
   p.bootstrap_port = options_.bootstrap_port;
@@ -520,7 +511,7 @@ std::vector<request_handle> pool_controller::rank_down(rank_id rank, rank_epoch 
   if (rank.pool != options_.index || rank.rank >= ranks_.size())
     return {};
   auto& e = ranks_[rank.rank];
-  if (!e.known || e.announced.epoch != epoch)
+  if (!e.known || e.announced.epoch > epoch)
     return {};
   e.state = state;
   e.known = state != rank_state::removed;
@@ -554,7 +545,7 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
   }
   for (std::size_t i = 0; i < p.ended.size(); ++i)
     end_charge(p.ended[i], now, i < p.ended_tokens.size() ? p.ended_tokens[i] : 0, true);
-  ledger_.set_generated(p.rank.rank, p.epoch, p.generated_tokens);
+  ledger_.set_generated(p.rank.rank, p.epoch, p.owner, p.generated_tokens);
   const auto after = ledger_.of(p.rank.rank, now);
   step.kv_tokens = after.tokens;
   if (p.rank.rank < ranks_.size()) {
@@ -570,7 +561,12 @@ bool pool_controller::progress(const batch_progress& p, timestamp now) {
     step.report_sequence = report->sequence;
     step.reported_requests = report->num_running + report->num_waiting;
   }
-  policy_->on_step(step);
+  // Parts of one engine batch that went to several owners are one step.
+  const bool known_batch = p.rank.rank < ranks_.size() && p.batch != 0 && ranks_[p.rank.rank].newest_batch == p.batch;
+  if (!known_batch)
+    policy_->on_step(step);
+  if (p.rank.rank < ranks_.size())
+    ranks_[p.rank.rank].newest_batch = p.batch;
   if (p.ended.empty() || p.rank.rank >= ranks_.size() || ranks_[p.rank.rank].announced.epoch != p.epoch ||
       options_.health.ejected_share_max <= 0)
     return false;
@@ -602,9 +598,26 @@ bool pool_controller::release(request_handle handle, timestamp now) {
   return ledger_.release(handle, now);
 }
 
+std::optional<ledger::charge> pool_controller::end(const end_order& order, timestamp now) {
+  const auto* charged = ledger_.find(order.handle);
+  if (charged != nullptr && charged->attempt == order.attempt)
+    return end(order.handle, now, order.generated);
+  ++counts_.ends_of_unknown_charges;
+  return std::nullopt;
+}
+
 std::optional<ledger::charge> pool_controller::end(request_handle handle, timestamp now, std::uint32_t generated) {
   tell([&](auto& recorder) { recorder.ended(handle, now, generated); });
   return end_charge(handle, now, generated, false);
+}
+
+std::vector<request_handle> pool_controller::owner_gone(owner_id owner, timestamp now) {
+  auto handles = ledger_.handles_of(owner);
+  for (const auto handle : handles)
+    end(handle, now);
+  tell([&](auto& recorder) { recorder.owner_gone(owner, now); });
+  ledger_.forget_owner(owner);
+  return handles;
 }
 
 std::optional<ledger::charge> pool_controller::end_charge(request_handle handle, timestamp now, std::uint32_t generated,
@@ -637,9 +650,9 @@ std::vector<request_handle> pool_controller::restore(const std::vector<leg_recor
     ledger::charge c;
     c.rank = leg.rank.rank;
     c.epoch = leg.epoch;
-    c.prompt_tokens = leg.request->input_ids.size();
+    c.prompt_tokens = leg.prompt_tokens;
     c.work_tokens = c.prompt_tokens; // what its cache had is not known any more
-    c.limit_tokens = limit_tokens_of(*leg.request);
+    c.limit_tokens = leg.limit_tokens;
     c.attempt = leg.attempt;
     c.released = leg.released;
     if (c.released)
@@ -660,6 +673,11 @@ std::vector<request_handle> pool_controller::restore(const std::vector<leg_recor
 bool pool_controller::is_prefilled(request_handle handle) const {
   const auto* c = ledger_.find(handle);
   return c != nullptr && c->prefilled;
+}
+
+std::optional<std::uint32_t> pool_controller::charged_attempt(request_handle handle) const {
+  const auto* c = ledger_.find(handle);
+  return c != nullptr ? std::optional{c->attempt} : std::nullopt;
 }
 
 std::vector<rank_row> pool_controller::rows(timestamp now) const {

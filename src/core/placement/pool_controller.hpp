@@ -2,7 +2,7 @@
 
 #include "core/load/ledger.hpp"
 #include "core/placement/decision_recorder.hpp"
-#include "core/placement/placement.hpp"
+#include "core/placement/orders.hpp"
 #include "core/placement/placement_record.hpp"
 #include "core/placement/policy.hpp"
 #include "core/placement/rank_health.hpp"
@@ -40,6 +40,7 @@ struct pool_options {
   duration slow_start = std::chrono::seconds{2};
   std::string bootstrap_host = "127.0.0.1"; ///< prefill pools: where the engines hand KV over
   std::int32_t bootstrap_port = 8998;
+  controller_term term = 1; ///< which start of the controller this is; every placement carries it
 };
 
 /// What a controller shows of one rank.
@@ -71,11 +72,6 @@ struct rank_row {
 /// The policy would rather decide later.
 struct wait_for_rank {};
 
-/// By what a leg got its rank.
-enum class placement_rule : std::uint8_t { policy = 0, data_parallel_rank = 1, bootstrap_room = 2 };
-inline constexpr std::uint8_t placement_rule_count = 3;
-[[nodiscard]] std::string_view to_string(placement_rule r) noexcept;
-
 /// Counts since the controller was started.
 struct controller_counts {
   std::uint64_t placed = 0;
@@ -101,24 +97,27 @@ class pool_controller {
   /// Why the legs of this request went where they went, oldest first; empty when it is not among the newest records.
   [[nodiscard]] std::vector<placement_record> explain(const std::string& rid) const;
 
-  /// Within both caps. Without room place() refuses.
+  /// Whether the pool has room for the order under both of its caps; without room place() refuses it.
   [[nodiscard]] bool has_room(const place_order& order) const;
+  /// Chooses a rank for the order and charges it, or says why not. `wait_for_rank`: nothing was charged, a rank that
+  /// suits it better is expected soon, ask again when something changed; only where `may_wait`.
+  [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place(const place_order& order, timestamp now,
+                                                                      bool may_wait);
+  /// The same for an order that may not wait.
   [[nodiscard]] std::variant<placement, refusal> place(const place_order& order, timestamp now);
-  /// The same, but `wait_for_rank` when it may wait and better did.
-  [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place_or_wait(const place_order& order, timestamp now,
-                                                                              bool may_wait);
-  /// Of an order that is to wait.
+  /// By what an order that cannot be placed now is put in line with the others that wait.
   [[nodiscard]] waiting_key waiting_order(const place_order& order, timestamp now);
-  /// Such an order was taken back, or the rank of a leg is gone: it wants no rank unless it is ordered again.
+  /// The leg wants no rank any more unless it is ordered again: its order was taken back while it waited, or its rank
+  /// is gone. For recorders.
   void left(request_handle handle, timestamp now) const;
-  /// Such an order lost its place to one of a higher class.
+  /// Refuses an order that lost its place to wait to one of a higher class.
   [[nodiscard]] refusal displaced(const place_order& order, timestamp now);
-  /// Such an order finds no place to wait, and the next of those who wait has no room either.
+  /// Refuses an order that finds no place to wait, while the next of those who wait has no room in the pool either.
   [[nodiscard]] refusal crowded_out(const place_order& order, timestamp now);
 
-  /// The same for whoever has no request at hand. `wait_for_rank`: nothing was charged; ask again when something
-  /// changed. Only when `wanted.may_wait`.
+  /// place() for a leg that is described without an order: when decisions are made again from a log.
   [[nodiscard]] std::variant<placement, refusal, wait_for_rank> place(const leg_request& leg);
+  /// waiting_order() for the same.
   [[nodiscard]] waiting_key waiting_order(placement_request request) const;
 
   /// A rank that takes work under `epoch`. Returns the handles that were charged to an earlier epoch of it.
@@ -137,17 +136,27 @@ class pool_controller {
   };
   /// The ranks that get work again since the last call: their ejection is over, and they are up.
   [[nodiscard]] std::vector<ejection_end> ejections_over(timestamp now);
+  /// Gives a prefill charge back while its leg goes on. False: the leg is not charged, or was released before.
   bool release(request_handle handle, timestamp now);
-  /// `generated`: tokens, where known.
+  /// Ends the charge of a leg, as its owner says. nullopt: that attempt is not charged here (its rank was lost, or it
+  /// was never placed), and nothing changes.
+  std::optional<ledger::charge> end(const end_order& order, timestamp now);
+  /// Ends the charge of whatever attempt of a leg is charged. `generated`: tokens that it generated, where known.
   std::optional<ledger::charge> end(request_handle handle, timestamp now, std::uint32_t generated = 0);
+  /// An owner is gone: ends the charges of all of its legs, whose handles are returned.
+  std::vector<request_handle> owner_gone(owner_id owner, timestamp now);
   report_verdict report(const load_report& r);
 
-  /// After a restart: takes over what RequestManager knows to be placed. Returns handles whose rank is gone.
+  /// After a restart: takes over what an owner knows to be placed. Returns the handles whose rank is gone meanwhile.
   std::vector<request_handle> restore(const std::vector<leg_record>& legs, timestamp now);
 
   /// Ranks of the pool by which its engines reduce rooms: what the ranks registered, at least those that joined.
   [[nodiscard]] std::uint32_t dp_size() const noexcept { return dp_size_; }
   [[nodiscard]] std::size_t ranks_up() const noexcept;
+  /// Epoch under which a rank announced itself last; 0 when it is not known.
+  [[nodiscard]] rank_epoch epoch_of(std::uint16_t rank) const noexcept {
+    return rank < ranks_.size() && ranks_[rank].known ? ranks_[rank].announced.epoch : 0;
+  }
   /// Of a rank number; down when it is not known.
   [[nodiscard]] rank_state state_of(std::uint16_t rank) const noexcept {
     return rank < ranks_.size() && ranks_[rank].known ? ranks_[rank].state : rank_state::down;
@@ -155,7 +164,10 @@ class pool_controller {
   [[nodiscard]] std::vector<rank_row> rows(timestamp now) const;
   [[nodiscard]] ledger::figures figures(std::uint16_t rank, timestamp now) const { return ledger_.of(rank, now); }
   [[nodiscard]] bool is_prefilled(request_handle handle) const;
+  /// The attempt under which a leg is charged; nullopt: it is not.
+  [[nodiscard]] std::optional<std::uint32_t> charged_attempt(request_handle handle) const;
   [[nodiscard]] std::size_t charge_count() const noexcept { return ledger_.charge_count(); }
+  [[nodiscard]] std::vector<leg_id> charged_legs() const { return ledger_.charged_legs(); }
 
  private:
   struct entry {
@@ -168,10 +180,11 @@ class pool_controller {
     rank_health health;
     std::uint32_t drain_cut = 0;
     std::optional<rank_epoch> ejected_in; // until its end was told
+    std::uint64_t newest_batch = 0;       // of the engine batches whose progress was told
   };
 
-  /// Valid until the next call.
-  [[nodiscard]] leg_request leg_of(const place_order& order, timestamp now, bool may_wait);
+  /// Refers to the order.
+  [[nodiscard]] leg_request leg_of(const place_order& order, timestamp now, bool may_wait) const;
   [[nodiscard]] double share_of(const entry& e, timestamp now) const;
 
   template <class F>
@@ -204,10 +217,8 @@ class pool_controller {
   std::uint32_t dp_size_ = 1;
   std::vector<std::uint16_t> ready_;
   std::vector<std::uint16_t> suspect_;
-  timestamp ejected_until_{};         // the last ejection's end: nobody is ejected from then on
-  std::mt19937_64 random_;            // which ranks of a large pool a policy is offered
-  std::vector<std::uint64_t> blocks_; // of the request below
-  request_ptr hashed_;
+  timestamp ejected_until_{};    // the last ejection's end: nobody is ejected from then on
+  std::mt19937_64 random_;       // which ranks of a large pool a policy is offered
   std::vector<rank_view> views_; // reused, so that a decision allocates nothing
   controller_counts counts_;
   std::vector<placement_record> records_; // a ring of placement_records_max

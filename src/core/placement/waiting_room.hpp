@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/base/time.hpp"
-#include "core/placement/placement.hpp"
+#include "core/placement/orders.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -116,16 +116,14 @@ class waiting_room {
       result.push_back(take_out(orders_.begin()));
     return result;
   }
-  /// All leave; whose they are, in order of arrival.
-  std::vector<request_handle> clear() {
+  /// All orders of an owner leave; their handles, in order of arrival.
+  std::vector<request_handle> leave_all_of(owner_id owner) {
     std::vector<request_handle> result;
-    result.reserve(orders_.size());
     for (const auto& w : orders_)
-      result.push_back(w.order.handle);
-    orders_.clear();
-    by_handle_.clear();
-    by_due_.clear();
-    classes_.clear();
+      if (owner_of(w.order.handle) == owner)
+        result.push_back(w.order.handle);
+    for (const auto handle : result)
+      leave(handle);
     return result;
   }
   [[nodiscard]] std::size_t size() const noexcept { return orders_.size(); }

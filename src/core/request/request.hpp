@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/base/bootstrap_info.hpp"
 #include "core/base/time.hpp"
 
 #include <cstdint>
@@ -38,15 +39,6 @@ struct sampling_params {
   std::optional<std::int64_t> sampling_seed;
 
   friend bool operator==(const sampling_params&, const sampling_params&) = default;
-};
-
-/// Where the two legs of a prefill/decode pair find each other.
-struct bootstrap_info {
-  std::string host;
-  std::int32_t port = 0;
-  std::int64_t room = 0; ///< 0 .. 2^63-1; int32 by gRPC, 63 bits by HTTP.
-
-  friend bool operator==(const bootstrap_info&, const bootstrap_info&) = default;
 };
 
 struct generate_request {

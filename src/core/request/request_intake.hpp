@@ -42,12 +42,14 @@ class request_intake {
   virtual ~request_intake() = default;
 
   /// Hand a validated request over. Never blocks. Its fate arrives at the sink: a refusal is an event with an outcome.
-  virtual void submit(stream_id stream, request_ptr request) noexcept = 0;
+  /// Returns who owns the request from now on: the same owner in cancel() and in stream_sink::fail_owner(). 0: it was
+  /// refused at once.
+  virtual owner_id submit(stream_id stream, request_ptr request) noexcept = 0;
 
   /// The client of `stream` left, or its deadline passed. Unknown or ended streams are no error.
-  virtual void cancel(stream_id stream, failure why) noexcept = 0;
+  virtual void cancel(stream_id stream, owner_id owner, failure why) noexcept = 0;
 
-  /// Abort by rid; every stream with that rid ends as cancelled(aborted_by_request). Unknown rids are no error.
+  /// Abort by rid; the stream with that rid ends as cancelled(aborted_by_request). Unknown rids are no error.
   virtual void abort(std::string rid) noexcept = 0;
 
   /// Newest known figures; may be up to a second old, never blocks.

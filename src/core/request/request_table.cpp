@@ -1,25 +1,48 @@
 #include "core/request/request_table.hpp"
 
+#include "core/placement/block_hashes.hpp"
+#include "core/request/leg_orders.hpp"
+
 #include <algorithm>
+#include <iterator>
 
 namespace rankwise::core {
 
 void request_effects::clear() {
   for (auto& pool : pools) {
     pool.places.clear();
-    pool.commits.clear();
     pool.releases.clear();
     pool.ends.clear();
-    pool.aborts_until = 0;
   }
+  dispatches.clear();
+  closes.clear();
   out = stream_batch{};
   progress = batch_progress{};
   has_progress = false;
 }
 
+request_counts& request_counts::operator+=(const request_counts& other) noexcept {
+  submitted += other.submitted;
+  accepted += other.accepted;
+  completed += other.completed;
+  failed += other.failed;
+  cancelled += other.cancelled;
+  refused += other.refused;
+  moved += other.moved;
+  tokens_delivered += other.tokens_delivered;
+  batches += other.batches;
+  outputs_of_unknown_requests += other.outputs_of_unknown_requests;
+  outputs_of_old_epochs += other.outputs_of_old_epochs;
+  outputs_of_old_attempts += other.outputs_of_old_attempts;
+  accepted_open += other.accepted_open;
+  placements_of_old_terms += other.placements_of_old_terms;
+  for (std::size_t i = 0; i < by_failure.size(); ++i)
+    by_failure[i] += other.by_failure[i];
+  return *this;
+}
+
 request_table::request_table(request_table_options options, history_recorder* history)
-    : options_(options), history_(history), next_generation_(std::max<std::uint64_t>(options.first_generation, 1)),
-      random_(options.seed) {
+    : options_(options), history_(history), random_(options.seed) {
   const std::size_t expected = std::min(options_.streams_max, requests_reserved_max);
   streams_.reserve(expected);
   rids_.reserve(expected);
@@ -28,18 +51,15 @@ request_table::request_table(request_table_options options, history_recorder* hi
 
 // -- slots and handles -----------------------------------------------------------------------------------------------
 
-request_handle request_table::handle_of(const slot& s) const {
-  return (s.generation << slot_bits) | s.number;
-}
-
 request_table::slot* request_table::find(request_handle handle) {
-  const auto index = handle & slot_mask;
+  const auto index = slot_of(handle);
   if (index >= slots_.size())
     return nullptr;
   auto& s = slots_[index];
-  return s.generation != 0 && s.generation == handle >> slot_bits ? &s : nullptr;
+  return s.handle != 0 && s.handle == handle ? &s : nullptr;
 }
 
+// There is a slot: submit() has looked.
 request_handle request_table::open_slot() {
   std::uint32_t index = free_head_;
   if (index == no_slot) {
@@ -49,20 +69,25 @@ request_handle request_table::open_slot() {
     free_head_ = slots_[index].next_free;
   }
   auto& s = slots_[index];
+  const auto used = s.used + 1;
   s = slot{};
-  s.number = index;
-  s.generation = next_generation_++;
-  return handle_of(s);
+  s.used = used;
+  s.handle = make_handle(options_.owner, used, index);
+  ++open_slots_;
+  return s.handle;
 }
 
 void request_table::close_slot(request_handle handle) {
   auto* s = find(handle);
   if (s == nullptr)
     return;
-  s->generation = 0;
+  s->handle = 0;
   s->request.reset();
+  --open_slots_;
+  if (s->used == handle_count_max)
+    return; // its handles are used up
   s->next_free = free_head_;
-  free_head_ = static_cast<std::uint32_t>(handle & slot_mask);
+  free_head_ = slot_of(handle);
 }
 
 request_table::leg* request_table::leg_in(slot& s, std::uint16_t pool) {
@@ -86,7 +111,7 @@ void request_table::note(history_kind kind, timestamp at, const slot& s, const l
   e.kind = kind;
   e.stream = s.stream;
   e.sample = s.sample;
-  e.handle = handle_of(s);
+  e.handle = s.handle;
   e.attempt = s.attempt;
   if (l != nullptr) {
     e.rank = {l->pool, l->rank};
@@ -142,6 +167,9 @@ void request_table::submit(stream_id id, request_ptr request, timestamp now, req
   };
   if (streams_.size() >= options_.streams_max)
     return refuse(failure::request_manager_overloaded, "streams_max is " + std::to_string(options_.streams_max));
+  if (std::size_t{open_slots_} + std::max(request->samples, 1u) > handle_slots_max)
+    return refuse(failure::request_manager_overloaded,
+                  std::to_string(open_slots_) + " samples are open, the most is " + std::to_string(handle_slots_max));
   if (rids_.contains(request->rid))
     return refuse(failure::duplicate_rid, "request_id: \"" + request->rid + "\" is in flight");
   if (request->deadline && *request->deadline <= now)
@@ -183,19 +211,31 @@ void request_table::order_placement(request_handle handle, slot& s, request_effe
 }
 
 place_order request_table::place_order_of(request_handle handle, const slot& s) const {
-  place_order order;
-  order.handle = handle;
-  order.attempt = s.attempt;
-  order.sample = s.sample;
-  order.hold = options_.pools.pairs();
-  order.request = s.request;
+  auto order = order_of(*s.request, {handle, s.attempt}, s.sample);
+  order.of_pair = options_.pools.pairs();
+  // The decode leg of a pair computes no prompt.
+  if (options_.prefix_block_tokens > 0 && s.legs[1].state != leg_state::reserved)
+    hash_blocks(s.request->input_ids, options_.prefix_block_tokens, order.blocks);
   return order;
 }
 
-commit_order request_table::commit_order_of(request_handle handle, const slot& s) {
-  const auto& prefill = s.prefill_placement;
-  return {handle, s.request->bootstrap ? *s.request->bootstrap
-                                       : bootstrap_info{prefill.bootstrap_host, prefill.bootstrap_port, s.room}};
+bool request_table::is_reachable(rank_id rank, rank_epoch epoch) const {
+  const auto way = reachable_.find(rank);
+  return way != reachable_.end() && way->second == epoch;
+}
+
+void request_table::dispatch(slot& s, leg& l, request_effects& fx) const {
+  l.state = leg_state::placed;
+  leg_dispatch d;
+  d.rank = {l.pool, l.rank};
+  d.epoch = l.epoch;
+  d.leg = {s.handle, s.attempt};
+  d.sample = s.sample;
+  d.request = s.request;
+  d.bootstrap = s.request->bootstrap;
+  if (!d.bootstrap && options_.pools.pairs())
+    d.bootstrap = bootstrap_info{s.prefill_placement.bootstrap_host, s.prefill_placement.bootstrap_port, s.room};
+  fx.dispatches.push_back(std::move(d));
 }
 
 void request_table::accept(stream_entry& stream, const slot& s, timestamp now) {
@@ -213,18 +253,15 @@ void request_table::mint_room(slot& s) {
 }
 
 void request_table::on_placement(const placement& p, timestamp now, request_effects& fx) {
-  auto* s = find(p.handle);
-  if (s == nullptr || s->attempt != p.attempt) {
-    // Ended or moved on meanwhile; its end was sent behind the order that this answers.
-    for (auto& open : open_aborts_[p.rank.pool].entries) {
-      if (open.leg.handle == p.handle && open.leg.attempt == p.attempt) {
-        open.leg.rank = p.rank;
-        open.leg.epoch = p.epoch;
-        open.placed = true;
-      }
-    }
+  auto& term = terms_[p.rank.pool];
+  if (p.term < term) {
+    ++counts_.placements_of_old_terms; // it was ordered again of the controller that took over
     return;
   }
+  term = p.term;
+  auto* s = find(p.handle);
+  if (s == nullptr || s->attempt != p.attempt)
+    return; // ended or moved on meanwhile; its end was sent behind the order that this answers
   auto* l = leg_in(*s, p.rank.pool);
   if (l == nullptr || l->state != leg_state::placing)
     return;
@@ -233,10 +270,17 @@ void request_table::on_placement(const placement& p, timestamp now, request_effe
   auto& stream = streams_.at(s->stream);
   if (s->attempt > 0 && l == &s->legs[0])
     ++counts_.moved;
+  if (!is_reachable(p.rank, p.epoch)) { // it went down, or came up anew, while this was decided
+    l->state = leg_state::reserved;
+    lose_leg(*s, *l, failure::no_rank_available,
+             "rank " + std::to_string(p.rank.rank) + " does not take work under epoch " + std::to_string(p.epoch), now,
+             fx);
+    return;
+  }
   if (!options_.pools.pairs()) {
-    l->state = leg_state::placed;
     accept(stream, *s, now);
     note(history_kind::placed, now, *s, l);
+    dispatch(*s, *l, fx);
     return;
   }
   l->state = leg_state::reserved;
@@ -248,21 +292,10 @@ void request_table::on_placement(const placement& p, timestamp now, request_effe
   }
   if (!s->request->bootstrap)
     mint_room(*s);
-  const auto commit = commit_order_of(p.handle, *s);
-  for (auto& each : s->legs) {
-    each.state = leg_state::committed;
-    fx.pools[each.pool].commits.push_back(commit);
-  }
   accept(stream, *s, now);
   note(history_kind::placed, now, *s, &s->legs[0]);
-}
-
-void request_table::on_dispatched(std::uint16_t pool, request_handle handle, std::uint32_t attempt) {
-  auto* s = find(handle);
-  if (s == nullptr || s->attempt != attempt)
-    return;
-  if (auto* l = leg_in(*s, pool); l != nullptr && l->state == leg_state::committed)
-    l->state = leg_state::placed;
+  for (auto& each : s->legs)
+    dispatch(*s, each, fx);
 }
 
 void request_table::on_refusal(const refusal& r, timestamp now, request_effects& fx) {
@@ -270,51 +303,68 @@ void request_table::on_refusal(const refusal& r, timestamp now, request_effects&
   if (s == nullptr || s->attempt != r.attempt)
     return;
   auto* l = leg_in(*s, r.pool);
-  if (l == nullptr)
+  if (l == nullptr || l->state != leg_state::placing)
     return;
   l->state = leg_state::none; // the controller holds no charge for it
-  if (r.retry)
-    return move_or_fail(r.handle, r.reason, r.text, now, fx);
   end_stream(s->stream, outcome{outcome_kind::refused, r.reason, r.text, 0}, now, fx);
 }
 
-void request_table::on_rank_lost(rank_id rank, rank_epoch epoch, const std::vector<request_handle>& handles,
-                                 std::string_view cause, timestamp now, request_effects& fx) {
-  for (const auto handle : handles) {
-    auto* s = find(handle);
-    if (s == nullptr)
+// -- legs that were lost ---------------------------------------------------------------------------------------------
+
+void request_table::on_dispatch_failed(rank_id rank, leg_id id, failure reason, std::string_view text, timestamp now,
+                                       request_effects& fx) {
+  auto* s = find(id.handle);
+  if (s == nullptr || s->attempt != id.attempt)
+    return;
+  auto* l = leg_in(*s, rank.pool);
+  if (l != nullptr && l->state == leg_state::placed && l->rank == rank.rank)
+    lose_leg(*s, *l, reason, std::string{text}, now, fx);
+}
+
+void request_table::on_rank_lost(rank_id rank, rank_epoch epoch, std::string_view cause, timestamp now,
+                                 request_effects& fx) {
+  if (const auto way = reachable_.find(rank); way != reachable_.end() && way->second <= epoch)
+    reachable_.erase(way);
+  for_legs_on(rank, [&](slot& s, leg& l) {
+    if (l.epoch <= epoch)
+      lose_leg(s, l, failure::rank_lost, "rank " + std::to_string(rank.rank) + " was lost (" + std::string{cause} + ")",
+               now, fx);
+  });
+}
+
+std::vector<leg_id> request_table::on_rank_up(rank_id rank, rank_epoch epoch, timestamp now, request_effects& fx) {
+  if (epoch > 1)
+    on_rank_lost(rank, epoch - 1, "a new incarnation of it took its place", now, fx);
+  reachable_[rank] = epoch;
+  return legs_on(rank, epoch);
+}
+
+// Of all slots, for that is rare. `f` may end the leg and whatever belongs to its stream.
+template <class F>
+void request_table::for_legs_on(rank_id rank, F&& f) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    auto& s = slots_[i];
+    if (s.handle == 0)
       continue;
-    auto* l = leg_in(*s, rank.pool);
-    if (l == nullptr || l->rank != rank.rank || l->epoch != epoch || l->state == leg_state::placing ||
-        l->state == leg_state::ended)
-      continue;
-    if (l == &s->legs[1] && s->next_index > 0) {
-      l->state = leg_state::ended; // its KV was handed over: the decode leg goes on
-      continue;
-    }
-    if (l == &s->legs[0]) {
-      auto& generated = generated_on(l->pool, l->rank);
-      generated -= std::min<std::uint64_t>(generated, s->next_index);
-    }
-    l->state = leg_state::none;
-    move_or_fail(handle, failure::rank_lost,
-                 "rank " + std::to_string(rank.rank) + " was lost (" + std::string{cause} + ")", now, fx);
+    auto* l = leg_in(s, rank.pool);
+    if (l != nullptr && l->rank == rank.rank && (l->state == leg_state::reserved || l->state == leg_state::placed))
+      f(s, *l);
   }
 }
 
-void request_table::on_legs_doubtful(rank_id rank, rank_epoch epoch, const std::vector<request_handle>& handles,
-                                     std::string_view cause, timestamp now, request_effects& fx) {
-  for (const auto handle : handles) {
-    auto* s = find(handle);
-    if (s == nullptr || s->next_index > 0)
-      continue;
-    const auto* l = leg_in(*s, rank.pool);
-    if (l == nullptr || l->rank != rank.rank || l->epoch != epoch ||
-        (l->state != leg_state::placed && l->state != leg_state::committed))
-      continue;
-    move_or_fail(handle, failure::rank_lost,
-                 "rank " + std::to_string(rank.rank) + " may not have got it (" + std::string{cause} + ")", now, fx);
+/// The rank runs the leg no more, or never did.
+void request_table::lose_leg(slot& s, leg& l, failure why, std::string text, timestamp now, request_effects& fx) {
+  fx.pools[l.pool].ends.push_back({s.handle, s.attempt, &l == &s.legs[0] ? s.next_index : 0});
+  if (&l == &s.legs[1] && s.next_index > 0) {
+    l.state = leg_state::ended; // its KV was handed over: the decode leg goes on
+    return;
   }
+  if (&l == &s.legs[0] && l.state == leg_state::placed) {
+    auto& generated = generated_on(l.pool, l.rank);
+    generated -= std::min<std::uint64_t>(generated, s.next_index);
+  }
+  l.state = leg_state::none;
+  move_or_fail(s.handle, why, std::move(text), now, fx);
 }
 
 // A request without a token is placed again; one whose client has seen tokens cannot be repeated and ends.
@@ -334,39 +384,20 @@ void request_table::end_legs(request_handle handle, slot& s, bool abort, request
   for (auto& l : s.legs) {
     if (l.state == leg_state::none || l.state == leg_state::ended)
       continue;
-    if (&l == &s.legs[0] && l.state == leg_state::placed) {
-      auto& generated = generated_on(l.pool, l.rank);
-      generated -= std::min<std::uint64_t>(generated, s.next_index);
+    if (l.state == leg_state::placed) {
+      if (&l == &s.legs[0]) {
+        auto& generated = generated_on(l.pool, l.rank);
+        generated -= std::min<std::uint64_t>(generated, s.next_index);
+      }
+      fx.closes.push_back({{l.pool, l.rank}, l.epoch, {handle, s.attempt}, abort});
     }
     auto& orders = fx.pools[l.pool];
     // Ends are carried out before places: an order that has not left yet is taken back, its end would come too early.
     if (l.state != leg_state::placing ||
-        std::erase_if(orders.places, [&](const place_order& o) { return o.handle == handle; }) == 0) {
-      orders.ends.push_back({handle, abort, &l == &s.legs[0] ? s.next_index : 0});
-      if (abort)
-        expect_abort(handle, s, l, fx);
-    }
+        std::erase_if(orders.places, [&](const place_order& o) { return o.handle == handle; }) == 0)
+      orders.ends.push_back({handle, s.attempt, &l == &s.legs[0] ? s.next_index : 0});
     l.state = leg_state::ended;
   }
-}
-
-// A leg that no engine can have been told of needs no abort: one that was only reserved, or is being reserved.
-void request_table::expect_abort(request_handle handle, const slot& s, const leg& l, request_effects& fx) {
-  if (l.state == leg_state::reserved || (l.state == leg_state::placing && options_.pools.pairs()))
-    return;
-  auto& open = open_aborts_[l.pool];
-  if (open.entries.size() >= options_.streams_max) {
-    open.entries.pop_front();
-    ++counts_.aborts_forgotten;
-  }
-  open.entries.push_back({++open.last_number, record_of(handle, s, l), l.state != leg_state::placing});
-  fx.pools[l.pool].aborts_until = open.last_number;
-}
-
-void request_table::on_aborts_done(std::uint16_t pool, std::uint64_t until) {
-  auto& entries = open_aborts_[pool].entries;
-  while (!entries.empty() && entries.front().number <= until)
-    entries.pop_front();
 }
 
 void request_table::end_stream(stream_id id, outcome why, timestamp now, request_effects& fx) {
@@ -458,7 +489,7 @@ void request_table::on_outputs(const output_batch& batch, request_effects& fx) {
   const auto prefetch = [this, &batch](std::size_t i) {
     if (i >= batch.items.size())
       return;
-    if (const auto index = batch.items[i].handle & slot_mask; index < slots_.size()) {
+    if (const auto index = slot_of(batch.items[i].handle); index < slots_.size()) {
       const auto* at = reinterpret_cast<const char*>(&slots_[index]);
       __builtin_prefetch(at, 1);
       __builtin_prefetch(at + 64, 1);
@@ -479,12 +510,10 @@ void request_table::on_outputs(const output_batch& batch, request_effects& fx) {
       ++counts_.outputs_of_old_attempts;
       continue;
     }
-    if (l->rank != batch.rank.rank || l->epoch != batch.epoch ||
-        (l->state != leg_state::placed && l->state != leg_state::committed)) {
+    if (l->rank != batch.rank.rank || l->epoch != batch.epoch || l->state != leg_state::placed) {
       ++counts_.outputs_of_old_epochs;
       continue;
     }
-    l->state = leg_state::placed; // an output proves that the leg was sent
     if (l == &s->legs[1])
       on_prefill_output(item.handle, *s, item, batch, fx);
     else
@@ -494,6 +523,8 @@ void request_table::on_outputs(const output_batch& batch, request_effects& fx) {
     fx.has_progress = true;
     fx.progress.rank = batch.rank;
     fx.progress.epoch = batch.epoch;
+    fx.progress.owner = options_.owner;
+    fx.progress.batch = batch.number;
     fx.progress.generated_tokens = generated_on(batch.rank.pool, batch.rank.rank);
   }
 }
@@ -523,6 +554,7 @@ void request_table::on_prefill_output(request_handle handle, slot& s, const outp
   if (item.finish == finish_reason::none)
     return;
   l.state = leg_state::ended;
+  fx.closes.push_back({batch.rank, batch.epoch, {handle, s.attempt}, false});
   fx.progress.ended.push_back(handle);
   fx.progress.ended_tokens.push_back(0);
   fx.progress.errors += is_engine_fault(item) ? 1 : 0;
@@ -576,6 +608,7 @@ void request_table::on_token_output(request_handle handle, slot& s, const output
   l.state = leg_state::ended;
   auto& generated = generated_on(l.pool, l.rank);
   generated -= std::min<std::uint64_t>(generated, s.next_index);
+  fx.closes.push_back({batch.rank, batch.epoch, {handle, s.attempt}, false});
   fx.progress.ended.push_back(handle);
   fx.progress.ended_tokens.push_back(s.next_index);
   fx.progress.errors += is_engine_fault(item) ? 1 : 0;
@@ -605,44 +638,59 @@ void request_table::on_token_output(request_handle handle, slot& s, const output
 
 // -- restarts and views ----------------------------------------------------------------------------------------------
 
-leg_record request_table::record_of(request_handle handle, const slot& s, const leg& l) const {
+leg_record request_table::record_of(const slot& s, const leg& l) {
   leg_record r;
-  r.handle = handle;
+  r.handle = s.handle;
   r.attempt = s.attempt;
-  r.sample = s.sample;
   r.rank = {l.pool, l.rank};
   r.epoch = l.epoch;
-  r.held = l.state == leg_state::reserved || l.state == leg_state::committed;
+  r.prompt_tokens = s.request->input_ids.size();
+  r.limit_tokens = limit_tokens_of(*s.request);
   r.prefilled = l.prefilled;
   r.released = l.released;
-  r.request = s.request;
   return r;
 }
 
-request_table::restart_records request_table::on_controller_restarted(std::uint16_t pool, request_effects& fx) {
-  restart_records records;
+owner_legs request_table::on_controller_started(std::uint16_t pool, controller_term term, request_effects& fx) {
+  terms_[pool] = std::max(terms_[pool], term);
+  owner_legs result;
+  result.owner = options_.owner;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     auto& s = slots_[i];
-    if (s.generation == 0)
+    if (s.handle == 0)
       continue;
     auto* l = leg_in(s, pool);
     if (l == nullptr || l->state == leg_state::ended)
       continue;
-    const auto handle = handle_of(s);
-    if (l->state == leg_state::placing) {
-      fx.pools[pool].places.push_back(place_order_of(handle, s));
-      continue;
-    }
-    records.legs.push_back(record_of(handle, s, *l));
-    if (l->state == leg_state::committed)
-      fx.pools[pool].commits.push_back(commit_order_of(handle, s));
+    if (l->state == leg_state::placing)
+      fx.pools[pool].places.push_back(place_order_of(s.handle, s));
+    else
+      result.legs.push_back(record_of(s, *l));
   }
-  const auto& open = open_aborts_[pool];
-  for (const auto& entry : open.entries)
-    if (entry.placed)
-      records.ended.push_back(entry.leg);
-  records.aborts_until = open.entries.empty() ? 0 : open.last_number;
-  return records;
+  return result;
+}
+
+template <class Which>
+std::vector<leg_id> request_table::legs_where(Which which) const {
+  std::vector<leg_id> result;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const auto& s = slots_[i];
+    if (s.handle != 0 && std::any_of(std::begin(s.legs), std::end(s.legs), which))
+      result.push_back({s.handle, s.attempt});
+  }
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+std::vector<leg_id> request_table::legs_in(std::uint16_t pool) const {
+  return legs_where(
+      [=](const leg& l) { return l.pool == pool && (l.state == leg_state::reserved || l.state == leg_state::placed); });
+}
+
+std::vector<leg_id> request_table::legs_on(rank_id rank, rank_epoch epoch) const {
+  return legs_where([=](const leg& l) {
+    return l.pool == rank.pool && l.rank == rank.rank && l.epoch == epoch && l.state == leg_state::placed;
+  });
 }
 
 std::vector<request_row> request_table::rows(timestamp now, std::size_t limit) const {
@@ -651,7 +699,7 @@ std::vector<request_row> request_table::rows(timestamp now, std::size_t limit) c
     const auto& s = slots_[i];
     if (result.size() >= limit)
       break;
-    if (s.generation == 0)
+    if (s.handle == 0)
       continue;
     request_row row;
     row.rid = s.request->rid;

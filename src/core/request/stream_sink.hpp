@@ -36,7 +36,7 @@ struct stream_batch {
   std::vector<std::string> matched_strings; ///< Stop strings that events refer to by index.
 };
 
-/// Implemented by each front. Called from RequestManager's handler.
+/// Implemented by each front. Called from the handlers of RequestManagers and of the Supervisor: by several threads.
 class stream_sink {
  public:
   virtual ~stream_sink() = default;
@@ -45,8 +45,9 @@ class stream_sink {
   /// after an event with an outcome, or the finish of the last sample, no event for that stream follows.
   virtual void deliver(stream_batch&& batch) noexcept = 0;
 
-  /// RequestManager was restarted and knows none of the open streams any more: end each of them with `why`.
-  virtual void fail_all(outcome why) noexcept = 0;
+  /// The RequestManager that was `owner` is gone, and knows none of its open streams any more: end each of them with
+  /// `why`. Streams of other owners go on.
+  virtual void fail_owner(owner_id owner, outcome why) noexcept = 0;
 };
 
 } // namespace rankwise::core

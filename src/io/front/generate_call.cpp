@@ -102,7 +102,7 @@ void generate_call::on_event(const core::stream_event& event, const core::stream
   if (stream_ && !ended_ && tokens_unsent_ > shared_.tokens_unsent_max) {
     shared_.slow_clients.add();
     ended_ = true;
-    shared_.intake->cancel(stream(), core::failure::slow_client);
+    shared_.intake->cancel(stream(), owner_, core::failure::slow_client);
     call_.end_now(to_status({core::outcome_kind::cancelled, core::failure::slow_client,
                              std::to_string(tokens_unsent_) + " tokens wait for the client, the limit is " +
                                  std::to_string(shared_.tokens_unsent_max),
@@ -198,7 +198,7 @@ void generate_call::on_cancel(grpc::cancel_reason reason) noexcept {
     if (reason == grpc::cancel_reason::slow_client) {
       shared_.slow_clients.add();
     }
-    shared_.intake->cancel(stream(), failure_of(reason));
+    shared_.intake->cancel(stream(), owner_, failure_of(reason));
   }
 }
 

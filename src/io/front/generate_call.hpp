@@ -55,6 +55,9 @@ class generate_call final : public grpc::call_handler {
   void end(const core::outcome& why);
 
   [[nodiscard]] core::stream_id stream() const noexcept { return call_.id(); }
+  /// Which RequestManager has the request; told once, right after it was submitted.
+  void belongs_to(core::owner_id owner) noexcept { owner_ = owner; }
+  [[nodiscard]] core::owner_id owner() const noexcept { return owner_; }
   [[nodiscard]] generate_call* next() const noexcept { return next_; }
   /// The node behind the intake has ended this stream, or was told to.
   [[nodiscard]] bool ended() const noexcept { return ended_; }
@@ -89,6 +92,7 @@ class generate_call final : public grpc::call_handler {
   std::uint32_t finished_ = 0; ///< Samples whose finish has arrived.
   std::size_t tokens_unsent_ = 0;
   grpc::status status_; ///< With which the stream ends when `ended_` came with an outcome.
+  core::owner_id owner_ = 0;
   const bool stream_;
   bool ended_ = false;
   bool failed_ = false;

@@ -94,7 +94,14 @@ class scheduler_front::impl {
     server_.stop();
   }
 
-  void push(std::variant<core::stream_batch, core::outcome>&& item) noexcept {
+  /// A RequestManager is gone, with all of its streams.
+  struct owner_failure {
+    core::owner_id owner = 0;
+    core::outcome why;
+  };
+  using news = std::variant<core::stream_batch, owner_failure>;
+
+  void push(news&& item) noexcept {
     {
       const std::lock_guard lock{queue_mutex_};
       const auto* batch = std::get_if<core::stream_batch>(&item);
@@ -129,7 +136,7 @@ class scheduler_front::impl {
   [[nodiscard]] std::uint16_t port() const noexcept { return server_.port(); }
 
  private:
-  using queue = std::vector<std::variant<core::stream_batch, core::outcome>>;
+  using queue = std::vector<news>;
   using started_call = tl::expected<std::unique_ptr<grpc::call_handler>, grpc::status>;
   using unary_answer = tl::expected<std::string, grpc::status>;
 
@@ -147,14 +154,16 @@ class scheduler_front::impl {
       if (const auto* batch = std::get_if<core::stream_batch>(&item); batch != nullptr) {
         deliver(*batch);
       } else {
-        end_all(std::get<core::outcome>(item));
+        const auto& failed = std::get<owner_failure>(item);
+        end_streams(failed.why, [&](const generate_call& call) { return call.owner() == failed.owner; });
       }
     }
     taken_.clear();
     if (overflow) {
       queue_overflows_.add();
-      end_all({core::outcome_kind::failed, core::failure::request_manager_overloaded,
-               "tokens came faster than this node's gRPC thread could pass them on", 0});
+      end_streams({core::outcome_kind::failed, core::failure::request_manager_overloaded,
+                   "tokens came faster than this node's gRPC thread could pass them on", 0},
+                  [](const generate_call&) { return true; });
     }
   }
 
@@ -185,12 +194,13 @@ class scheduler_front::impl {
     }
   }
 
-  void end_all(const core::outcome& why) {
+  template <class Which>
+  void end_streams(const core::outcome& why, Which which) {
     for (auto* call = shared_.first; call != nullptr; call = call->next()) {
-      if (!call->ended()) {
+      if (!call->ended() && which(*call)) {
         call->end(why);
-        // A stream submitted after the restart is known behind the intake; it must not go on for nobody.
-        intake_.cancel(call->stream(), why.reason);
+        // Its owner may live and know it; it must not go on for nobody.
+        intake_.cancel(call->stream(), call->owner(), why.reason);
       }
     }
   }
@@ -250,7 +260,7 @@ class scheduler_front::impl {
     checked->received_at = clock_.now();
     auto handler = std::make_unique<generate_call>(shared_, call, checked->rid, checked->samples, checked->stream);
     // Last: what the intake answers is taken from the queue after this call is in the server's table.
-    intake_.submit(call.id(), std::make_shared<const core::generate_request>(std::move(*checked)));
+    handler->belongs_to(intake_.submit(call.id(), std::make_shared<const core::generate_request>(std::move(*checked))));
     return handler;
   }
 
@@ -389,8 +399,8 @@ void scheduler_front::deliver(core::stream_batch&& batch) noexcept {
   impl_->push(std::move(batch));
 }
 
-void scheduler_front::fail_all(core::outcome why) noexcept {
-  impl_->push(std::move(why));
+void scheduler_front::fail_owner(core::owner_id owner, core::outcome why) noexcept {
+  impl_->push(impl::owner_failure{owner, std::move(why)});
 }
 
 front_counters scheduler_front::counters() const noexcept {

@@ -53,7 +53,7 @@ class scheduler_front final : public core::stream_sink {
   void stop() noexcept;
 
   void deliver(core::stream_batch&& batch) noexcept override;
-  void fail_all(core::outcome why) noexcept override;
+  void fail_owner(core::owner_id owner, core::outcome why) noexcept override;
 
   /// From any thread; the figures of one moment are not taken together.
   [[nodiscard]] front_counters counters() const noexcept;

@@ -899,8 +899,10 @@ class engine_hub::impl {
     }
     if (!foreign.empty())
       abort_foreign(e, foreign);
-    if (!batch.items.empty())
-      callbacks_.on_outputs(std::move(batch));
+    if (batch.items.empty())
+      return;
+    batch.number = ++e.batches;
+    core::split_by_owner(std::move(batch), callbacks_.on_outputs);
   }
 
   engine_hub_options options_;

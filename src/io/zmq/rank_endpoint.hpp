@@ -39,6 +39,7 @@ struct rank_endpoint {
   std::atomic<bool> closed{false};
   std::atomic<std::int64_t> last_output_ns{0};
   std::uint64_t report_sequence = 0; // receiver thread
+  std::uint64_t batches = 0;         // receiver thread: frames with items of ours
   foreign_requests foreign;          // receiver thread
   std::atomic<bool> given_up{false}; // it hangs; its next output brings it back
 

@@ -1,5 +1,6 @@
 #include "wire/sglang/engine_rid.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <system_error>
@@ -9,17 +10,23 @@ namespace rankwise::wire::sglang {
 
 namespace {
 
+constexpr char separator = '~';
+constexpr char terminator = '!';
+
 struct split_rid {
   std::string_view client;
   engine_rid ours;
 };
 
 std::optional<split_rid> split(std::string_view rid) noexcept {
-  const auto tilde = rid.rfind('~');
+  const auto tilde = rid.rfind(separator);
   if (tilde == std::string_view::npos) {
     return std::nullopt;
   }
-  const std::string_view tail = rid.substr(tilde + 1);
+  std::string_view tail = rid.substr(tilde + 1);
+  if (tail.ends_with(terminator)) { // rids of releases before 0.2 end without it
+    tail.remove_suffix(1);
+  }
   const char* const end = tail.data() + tail.size();
   split_rid result{rid.substr(0, tilde), {}};
   const auto [dot, handle_error] = std::from_chars(tail.data(), end, result.ours.handle, 36);
@@ -57,11 +64,12 @@ std::string make_engine_rid(std::string_view client_rid, std::optional<std::uint
   std::string rid;
   rid.reserve(client_rid.size() + 32);
   rid.append(client_rid);
+  std::replace(rid.begin(), rid.end(), separator, '-');
   if (sample) {
     rid += '-';
     append_number(rid, *sample, 10);
   }
-  rid += '~';
+  rid += separator;
   append_number(rid, handle, 36);
   rid += '.';
   append_number(rid, attempt, 10);
@@ -69,6 +77,7 @@ std::string make_engine_rid(std::string_view client_rid, std::optional<std::uint
     rid += '.';
     append_number(rid, boot, 36);
   }
+  rid += terminator;
   return rid;
 }
 

@@ -10,9 +10,10 @@
 
 /// The rid that an engine sees. It is ours to choose: the client's rid, so that engine logs can be searched for it,
 /// then
-/// `~`, the handle in base 36, `.` and the attempt, and for a node with a state file `.` and its boot in base 36. A
-/// request that was moved to another rank never meets its own ghost, and an output is matched to its request without
-/// hashing a string.
+/// `~`, the handle in base 36, `.` and the attempt, for a node with a state file `.` and its boot in base 36, and `!`.
+/// A `~` in the client's rid is written as `-`. So no engine rid is the beginning of another one, and an engine that
+/// matches aborts by prefix ends the right request; a request that was moved to another rank never meets its own ghost;
+/// and an output is matched to its request and owner without hashing a string.
 namespace rankwise::wire::sglang {
 
 struct engine_rid {

@@ -2,17 +2,19 @@
 
 #include "core/placement/pool_controller.hpp"
 #include "core/request/history.hpp"
+#include "core/request/leg_orders.hpp"
 #include "core/request/request_table.hpp"
 
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 /// A node without actors, sockets and threads: the request table and the controllers of its pools, in virtual time. The
-/// test plays the engines. Every end order is noted, with whether a leg that had been sent was aborted.
+/// test plays the engines. Every end order is noted, and every abort of a leg that its engine runs.
 namespace rankwise::core::test {
 
 inline constexpr std::uint64_t kv_capacity = 1'000'000;
@@ -66,11 +68,8 @@ inline pool_controller make_controller(std::uint16_t ranks, pool_options options
   return c;
 }
 
-inline place_order order_of(request_handle handle, generate_request r) {
-  place_order o;
-  o.handle = handle;
-  o.request = share(std::move(r));
-  return o;
+inline place_order order_of(request_handle handle, const generate_request& r) {
+  return core::order_of(r, {handle, 0});
 }
 
 class mini_node {
@@ -83,24 +82,19 @@ class mini_node {
     rank_epoch epoch = 0;
     bootstrap_info bootstrap;
   };
-  struct held_leg {
-    placement placed;
-    request_ptr request;
-    bool held = false;
-    std::uint32_t sample = 0;
-  };
-
   mini_node(std::vector<pool_options> pools, std::uint16_t ranks, request_table_options options)
       : table(options, &checker) {
     for (std::uint16_t i = 0; i < pools.size(); ++i) {
       pools[i].index = i;
       controllers.push_back(std::make_unique<pool_controller>(pools[i]));
-      legs.emplace_back();
       for (std::uint16_t r = 0; r < ranks; ++r)
         controllers[i]->rank_up(up(i, r, 1, ranks), now);
     }
     pool_configs = std::move(pools);
     fx.pools.resize(controllers.size());
+    for (std::uint16_t i = 0; i < controllers.size(); ++i)
+      for (std::uint16_t r = 0; r < ranks; ++r)
+        static_cast<void>(table.on_rank_up({i, r}, 1, now, fx));
     pending.resize(controllers.size());
   }
 
@@ -165,36 +159,23 @@ class mini_node {
     flush();
   }
 
-  /// The rank goes down, as its DPRank and DPController would say it.
+  /// The rank goes down: its controller hears of it, and then the owner.
   void lose(rank_id rank, rank_epoch epoch = 1) {
-    const auto handles = controllers[rank.pool]->rank_down(rank, epoch);
-    for (const auto h : handles)
-      legs[rank.pool].erase(h);
-    table.on_rank_lost(rank, epoch, handles, "killed", now, fx);
+    controllers[rank.pool]->rank_down(rank, epoch);
+    std::erase_if(running, [&](const auto& leg) { return leg.first == rank; });
+    table.on_rank_lost(rank, epoch, "killed", now, fx);
     flush();
   }
 
   /// The controller comes up again with nothing in its memory; its ranks announce themselves to it.
   void restart_controller(std::uint16_t pool, std::uint16_t ranks) {
+    ++pool_configs[pool].term;
     controllers[pool] = std::make_unique<pool_controller>(pool_configs[pool]);
-    legs[pool].clear();
     pending[pool] = {};
     for (std::uint16_t r = 0; r < ranks; ++r)
       controllers[pool]->rank_up(up(pool, r, 1, ranks), now);
-    const auto records = table.on_controller_restarted(pool, fx);
-    const auto lost = controllers[pool]->restore(records.legs, now);
-    for (const auto& r : records.ended)
-      engine_aborts.emplace_back(pool, r.handle);
-    table.on_aborts_done(pool, records.aborts_until);
-    for (const auto& r : records.legs) {
-      placement p;
-      p.handle = r.handle;
-      p.attempt = r.attempt;
-      p.rank = r.rank;
-      p.epoch = r.epoch;
-      legs[pool][r.handle] = {p, r.request, r.held, r.sample};
-    }
-    restored_lost = lost;
+    restored = table.on_controller_started(pool, pool_configs[pool].term, fx);
+    restored_lost = controllers[pool]->restore(restored.legs, now);
     flush();
   }
 
@@ -236,11 +217,12 @@ class mini_node {
   request_effects fx;
   bool holding = false;
   bool queues_full = false; ///< dispatches fail for want of room in the send queue
-  std::vector<request_effects::for_pool> pending;
-  std::vector<std::map<request_handle, held_leg>> legs; ///< what the controllers know, by pool
-  std::vector<sent_leg> sent;                           ///< everything that reached an engine, in order
+  std::vector<pool_orders> pending;
+  std::vector<sent_leg> sent;                   ///< everything that reached an engine, in order
+  std::set<std::pair<rank_id, leg_id>> running; ///< of that, what its rank has not been told the end of
   std::vector<std::pair<std::uint16_t, request_handle>> engine_aborts;
   std::vector<std::pair<std::uint16_t, end_order>> ends;
+  owner_legs restored; ///< of the last restart
   std::vector<request_handle> restored_lost;
   std::map<stream_id, std::vector<outcome>> outcomes;
   std::map<stream_id, std::size_t> tokens;
@@ -252,14 +234,14 @@ class mini_node {
       auto out = std::move(fx.out);
       const bool progressed = fx.has_progress;
       auto progress = std::move(fx.progress);
+      auto dispatches = std::move(fx.dispatches);
+      auto closes = std::move(fx.closes);
       for (std::size_t p = 0; p < pending.size(); ++p) {
         auto& from = fx.pools[p];
         auto& to = pending[p];
         to.places.insert(to.places.end(), from.places.begin(), from.places.end());
-        to.commits.insert(to.commits.end(), from.commits.begin(), from.commits.end());
         to.releases.insert(to.releases.end(), from.releases.begin(), from.releases.end());
         to.ends.insert(to.ends.end(), from.ends.begin(), from.ends.end());
-        to.aborts_until = std::max(to.aborts_until, from.aborts_until);
       }
       fx.clear();
       for (const auto& e : out.events) {
@@ -269,14 +251,16 @@ class mini_node {
         if (e.outcome_index != stream_event::no_index)
           outcomes[e.stream].push_back(out.outcomes[e.outcome_index]);
       }
-      if (progressed) {
+      for (const auto& d : dispatches)
+        send(d);
+      for (const auto& close : closes)
+        if (running.erase({close.rank, close.leg}) != 0 && close.abort)
+          engine_aborts.emplace_back(close.rank.pool, close.leg.handle);
+      if (progressed)
         controllers[progress.rank.pool]->progress(progress, now);
-        for (const auto h : progress.ended)
-          legs[progress.rank.pool].erase(h);
-      }
       if (holding)
         return;
-      bool worked = false;
+      bool worked = !dispatches.empty();
       for (std::uint16_t p = 0; p < pending.size(); ++p) {
         auto work = std::move(pending[p]);
         pending[p] = {};
@@ -288,58 +272,30 @@ class mini_node {
     }
   }
 
-  void carry_out(std::uint16_t p, const request_effects::for_pool& work) {
+  void carry_out(std::uint16_t p, const pool_orders& work) {
     auto& controller = *controllers[p];
     for (const auto h : work.releases)
       controller.release(h, now);
     for (const auto& end : work.ends) {
       ends.emplace_back(p, end);
-      controller.end(end.handle, now, end.generated);
-      const auto found = legs[p].find(end.handle);
-      if (found == legs[p].end())
-        continue;
-      if (end.abort && !found->second.held)
-        engine_aborts.emplace_back(p, end.handle);
-      legs[p].erase(found);
+      controller.end(end, now);
     }
-    table.on_aborts_done(p, work.aborts_until);
     for (const auto& order : work.places) {
       auto answer = controller.place(order, now);
-      if (auto* refused = std::get_if<refusal>(&answer)) {
+      if (auto* refused = std::get_if<refusal>(&answer))
         table.on_refusal(*refused, now, fx);
-        continue;
-      }
-      const auto& placed = std::get<placement>(answer);
-      legs[p][order.handle] = {placed, order.request, order.hold, order.sample};
-      table.on_placement(placed, now, fx);
-      if (!order.hold)
-        send(p, order.handle, order.request->bootstrap.value_or(bootstrap_info{}));
-    }
-    for (const auto& commit : work.commits) {
-      const auto found = legs[p].find(commit.handle);
-      if (found == legs[p].end() || !found->second.held)
-        continue;
-      found->second.held = false;
-      table.on_dispatched(p, commit.handle, found->second.placed.attempt);
-      send(p, commit.handle, commit.bootstrap);
+      else
+        table.on_placement(std::get<placement>(answer), now, fx);
     }
   }
 
-  void send(std::uint16_t p, request_handle handle, const bootstrap_info& bootstrap) {
-    const auto leg = legs[p].at(handle);
-    if (!queues_full) {
-      sent.push_back({p, handle, leg.placed.attempt, leg.placed.rank, leg.placed.epoch, bootstrap});
+  void send(const leg_dispatch& d) {
+    if (queues_full) {
+      table.on_dispatch_failed(d.rank, d.leg, failure::rank_queue_full, "its queue is full", now, fx);
       return;
     }
-    legs[p].erase(handle);
-    controllers[p]->end(handle, now);
-    refusal r;
-    r.handle = handle;
-    r.attempt = leg.placed.attempt;
-    r.pool = p;
-    r.reason = failure::rank_queue_full;
-    r.retry = true;
-    table.on_refusal(r, now, fx);
+    sent.push_back({d.rank.pool, d.leg.handle, d.leg.attempt, d.rank, d.epoch, d.bootstrap.value_or(bootstrap_info{})});
+    running.emplace(d.rank, d.leg);
   }
 };
 

@@ -21,13 +21,15 @@ class fake_intake final : public core::request_intake {
     core::request_ptr request;
   };
 
-  void submit(core::stream_id stream, core::request_ptr request) noexcept override {
+  core::owner_id submit(core::stream_id stream, core::request_ptr request) noexcept override {
     const std::lock_guard lock{mutex_};
     submits_.push_back({stream, std::move(request)});
     changed_.notify_all();
+    return owner_;
   }
-  void cancel(core::stream_id stream, core::failure why) noexcept override {
+  void cancel(core::stream_id stream, core::owner_id owner, core::failure why) noexcept override {
     const std::lock_guard lock{mutex_};
+    cancelled_at_.push_back(owner);
     cancels_.emplace_back(stream, why);
     changed_.notify_all();
   }
@@ -45,6 +47,16 @@ class fake_intake final : public core::request_intake {
     return loads_;
   }
 
+  /// Who owns what is submitted from now on.
+  void set_owner(core::owner_id owner) {
+    const std::lock_guard lock{mutex_};
+    owner_ = owner;
+  }
+  /// Of each cancel, in order.
+  std::vector<core::owner_id> cancelled_at() {
+    const std::lock_guard lock{mutex_};
+    return cancelled_at_;
+  }
   void set_info(core::node_info info) {
     const std::lock_guard lock{mutex_};
     info_ = std::move(info);
@@ -82,7 +94,9 @@ class fake_intake final : public core::request_intake {
   std::condition_variable changed_;
   std::vector<submitted> submits_;
   std::vector<std::pair<core::stream_id, core::failure>> cancels_;
+  std::vector<core::owner_id> cancelled_at_;
   std::vector<std::string> aborts_;
+  core::owner_id owner_ = 1;
   core::node_info info_;
   std::vector<core::rank_load> loads_;
 };

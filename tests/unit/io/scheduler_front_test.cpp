@@ -412,20 +412,32 @@ TEST_F(scheduler_front_test, abort_is_passed_on_and_always_succeeds) {
   EXPECT_EQ(intake_.aborts(), (std::vector<std::string>{"whoever", "whoever"}));
 }
 
-TEST_F(scheduler_front_test, after_a_restart_of_the_request_manager_every_open_stream_ends) {
+TEST_F(scheduler_front_test, when_a_request_manager_is_gone_its_streams_end_and_those_of_others_go_on) {
   start();
+  intake_.set_owner(7);
   const auto one = generate(request_of("a"));
-  const auto two = generate(request_of("b"));
   const auto s = stream(0);
-  stream(1);
+  intake_.set_owner(8);
+  const auto two = generate(request_of("b"));
+  const auto other = stream(1);
   front_->deliver(batch_builder{}.tokens(s, {1}, 1).take());
-  front_->fail_all({outcome_kind::failed, failure::request_manager_restarted, "restarted", 0});
+  front_->fail_owner(7, {outcome_kind::failed, failure::request_manager_restarted, "restarted", 0});
   EXPECT_EQ(client_->wait(one).status(), 14);
+  EXPECT_EQ(client_->wait(one).message(), "request_manager_restarted: restarted");
   EXPECT_EQ(responses(client_->of(one)).size(), 1U) << "what came before is delivered";
-  EXPECT_EQ(client_->wait(two).message(), "request_manager_restarted: restarted");
-  const auto three = generate(request_of("c"));
-  front_->deliver(batch_builder{}.tokens(stream(2), {1}, 1, 0, finish_reason::stop).take());
-  EXPECT_EQ(client_->wait(three).status(), 0);
+  front_->deliver(batch_builder{}.tokens(other, {1}, 1, 0, finish_reason::stop).take());
+  EXPECT_EQ(client_->wait(two).status(), 0);
+}
+
+TEST_F(scheduler_front_test, a_cancel_goes_to_the_owner_of_the_request) {
+  start();
+  intake_.set_owner(7);
+  generate(request_of("a"));
+  stream(0);
+  intake_.set_owner(8);
+  client_.reset(); // its connection with it
+  ASSERT_EQ(intake_.cancels(1).size(), 1U);
+  EXPECT_EQ(intake_.cancelled_at(), std::vector<owner_id>{7});
 }
 
 TEST_F(scheduler_front_test, a_flood_from_the_node_ends_streams_instead_of_growing) {
@@ -634,7 +646,7 @@ TEST_F(scheduler_front_test, stop_cancels_open_streams_as_shutting_down_and_late
   ASSERT_EQ(cancels.size(), 1U);
   EXPECT_EQ(cancels[0], std::make_pair(s, failure::shutting_down));
   front_->deliver(batch_builder{}.tokens(s, {1}, 1).take());
-  front_->fail_all({});
+  front_->fail_owner(1, {});
   front_.reset();
 }
 

@@ -145,12 +145,23 @@ TEST(ledger, a_rank_whose_reports_went_stale_is_judged_by_what_was_placed_on_it)
   l.add(1, charge_on(0, 1000));
   l.first_token(1, at_ms(0));
   l.report(report_of(0, 1, at_ms(100), 50'000));
-  l.set_generated(0, 1, 7);
+  l.set_generated(0, 1, 1, 4);
+  l.set_generated(0, 1, 2, 100);
+  l.set_generated(0, 1, 2, 3); // its newest word
   EXPECT_FALSE(l.of(0, at_ms(2100)).stale);
   EXPECT_EQ(l.of(0, at_ms(2100)).tokens, 50'000u);
   EXPECT_TRUE(l.of(0, at_ms(2101)).stale);
   EXPECT_EQ(l.of(0, at_ms(2101)).tokens, 1007u);
   EXPECT_EQ(l.of(0, at_ms(2101)).report_age, std::chrono::milliseconds{2001});
+}
+
+TEST(ledger, what_an_owner_generated_goes_with_the_owner) {
+  auto l = open_ledger();
+  l.add(1, charge_on(0, 1000));
+  l.set_generated(0, 1, 1, 4);
+  l.set_generated(0, 1, 2, 3);
+  l.forget_owner(1);
+  EXPECT_EQ(l.of(0, at_ms(0)).tokens, 1003u);
 }
 
 TEST(ledger, a_rank_without_any_report_counts_its_charges) {
@@ -175,7 +186,7 @@ TEST(ledger, a_new_epoch_forgets_charges_and_reports_of_the_old_one) {
   EXPECT_EQ(l.limit_tokens(), 0u);
   EXPECT_EQ(l.report(report_of(0, 10, at_ms(2), 500)), report_verdict::old_epoch);
   EXPECT_EQ(l.report(report_of(0, 1, at_ms(3), 5, 2)), report_verdict::accepted);
-  l.set_generated(0, 1, 99); // of the old epoch: ignored
+  l.set_generated(0, 1, 1, 99); // of the old epoch: ignored
   l.add(4, charge_on(0, 1, 2));
   EXPECT_EQ(l.of(0, at_ms(9000)).tokens, 1u);
 }

@@ -174,6 +174,7 @@ class noting_policy final : public policy {
   void on_first_token(const leg_progress& leg) override {
     notes_.push_back("first token of " + std::to_string(leg.handle));
   }
+  void on_step(const step_observation&) override { notes_.emplace_back("step"); }
 
  private:
   std::vector<std::string>& notes_;
@@ -187,7 +188,8 @@ TEST(pool_controller, a_policy_is_told_of_restored_legs_as_of_others) {
   a.handle = 7;
   a.epoch = 1;
   a.prefilled = true;
-  a.request = test::share(make_request("a", 100, 20));
+  a.prompt_tokens = 100;
+  a.limit_tokens = 120;
   auto b = a;
   b.handle = 8;
   b.prefilled = false;
@@ -204,7 +206,7 @@ TEST(waiting_room, is_first_come_first_served_bounded_and_patient_for_so_long) {
   EXPECT_TRUE(room.enter(a, at_ms(0)));
   EXPECT_TRUE(room.enter(b, at_ms(500)));
   EXPECT_FALSE(room.enter(c, at_ms(600)));
-  EXPECT_EQ(c.request->rid, "c") << "untouched";
+  EXPECT_EQ(c.rid, "c") << "untouched";
   EXPECT_EQ(room.next()->handle, 1u);
   EXPECT_TRUE(room.expired(at_ms(999)).empty());
   ASSERT_EQ(room.expired(at_ms(1000)).size(), 1u);
@@ -225,7 +227,6 @@ TEST(pool_controller, the_cap_on_requests_refuses_with_its_name) {
   const auto r = refused(c, order_of(3, make_request("c")));
   EXPECT_EQ(r.reason, failure::requests_in_flight_max);
   EXPECT_THAT(r.text, HasSubstr("requests_in_flight_max is 2"));
-  EXPECT_FALSE(r.retry);
   c.end(1, at_ms(11));
   placed(c, order_of(3, make_request("c")));
 }
@@ -410,7 +411,8 @@ TEST(pool_controller, restored_legs_are_charged_as_they_were_and_those_on_lost_r
   a.rank = {0, 0};
   a.epoch = 1;
   a.prefilled = true;
-  a.request = test::share(make_request("a", 100, 20));
+  a.prompt_tokens = 100;
+  a.limit_tokens = 120;
   leg_record b = a;
   b.handle = 2;
   b.rank.rank = 1;
@@ -435,6 +437,45 @@ TEST(pool_controller, restored_legs_are_charged_as_they_were_and_those_on_lost_r
     EXPECT_TRUE(c.end(h, at_ms(7)));
   EXPECT_EQ(c.figures(0, at_ms(8)).placed_tokens, 0u);
   EXPECT_EQ(c.figures(1, at_ms(8)).prefill_tokens, 0u);
+}
+
+TEST(pool_controller, an_end_of_an_attempt_that_is_not_charged_changes_nothing) {
+  auto c = make_controller(1);
+  auto order = order_of(1, make_request("a"));
+  order.attempt = 2;
+  placed(c, order);
+  EXPECT_FALSE(c.end({1, 1, 0}, at_ms(11)).has_value());
+  EXPECT_EQ(c.charged_attempt(1), 2u);
+  EXPECT_TRUE(c.end({1, 2, 0}, at_ms(12)).has_value());
+  EXPECT_EQ(c.charged_attempt(1), std::nullopt);
+  EXPECT_EQ(c.counts().ends_of_unknown_charges, 1u);
+}
+
+TEST(pool_controller, an_owner_that_is_gone_leaves_no_charge_and_others_keep_theirs) {
+  auto c = make_controller(2);
+  const auto mine = make_handle(1, 1, 0);
+  const auto others = make_handle(2, 1, 0);
+  placed(c, order_of(mine, make_request("a")));
+  placed(c, order_of(others, make_request("b")));
+  EXPECT_EQ(c.owner_gone(1, at_ms(11)), std::vector<request_handle>{mine});
+  EXPECT_EQ(c.charge_count(), 1u);
+  EXPECT_TRUE(c.charged_attempt(others).has_value());
+}
+
+TEST(pool_controller, parts_of_one_engine_batch_that_went_to_several_owners_are_one_step) {
+  std::vector<std::string> notes;
+  pool_controller c{pool_options{}, std::make_unique<noting_policy>(notes)};
+  c.rank_up(test::up(0, 0, 1), at_ms(0));
+  batch_progress p;
+  p.epoch = 1;
+  p.batch = 7;
+  for (const owner_id owner : {owner_id{1}, owner_id{2}, owner_id{3}}) {
+    p.owner = owner;
+    c.progress(p, at_ms(1));
+  }
+  p.batch = 8;
+  c.progress(p, at_ms(2));
+  EXPECT_EQ(std::count(notes.begin(), notes.end(), "step"), 2);
 }
 
 TEST(pool_controller, rows_show_the_ledger_beside_the_newest_report) {

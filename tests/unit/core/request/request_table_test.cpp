@@ -19,6 +19,7 @@ void expect_clean(mini_node& n) {
   EXPECT_EQ(n.table.open_streams(), 0u);
   EXPECT_EQ(n.table.counts().in_flight(), 0u);
   EXPECT_EQ(n.charges(), 0u);
+  EXPECT_THAT(n.running, IsEmpty()) << "of every leg that was sent its rank is told the end";
   EXPECT_FALSE(n.table.next_deadline().has_value());
 }
 
@@ -80,7 +81,7 @@ TEST(request_table, a_pair_reserves_both_ranks_before_either_is_sent_anything) {
   n.hold_orders();
   n.submit(1, make_request("a"));
   ASSERT_EQ(n.pending[0].places.size(), 1u);
-  EXPECT_TRUE(n.pending[0].places[0].hold);
+  EXPECT_TRUE(n.pending[0].places[0].of_pair);
   EXPECT_EQ(n.pending[1].places.size(), 0u) << "the decode rank is chosen when there is one that prefills";
   n.pump();
   ASSERT_EQ(n.sent.size(), 2u);
@@ -105,9 +106,8 @@ TEST(request_table, a_pair_whose_prefill_rank_is_lost_before_it_has_a_decode_ran
   n.hold_orders();
   n.submit(1, make_request("a"));
   const auto order = n.pending[0].places.at(0);
-  n.pending = std::vector<request_effects::for_pool>(2);
+  n.pending = std::vector<pool_orders>(2);
   const auto placed = std::get<placement>(n.controllers[0]->place(order, n.now));
-  n.legs[0][placed.handle] = {placed, order.request, true, 0};
   n.table.on_placement(placed, n.now, n.fx);
   ASSERT_EQ(n.fx.pools[1].places.size(), 1u);
   n.lose(placed.rank);
@@ -193,7 +193,6 @@ TEST(request_table, a_cancel_in_every_state_ends_each_open_leg_exactly_once_with
     if (s.steps == 0) {
       // The end follows the order that it ends: the controllers see the place first.
       ASSERT_EQ(n.pending[0].ends.size(), 1u);
-      EXPECT_TRUE(n.pending[0].ends[0].abort);
       if (s.pair) {
         EXPECT_EQ(n.pending[1].ends.size() + n.pending[1].places.size(), 0u) << "its turn had not come";
       }
@@ -204,7 +203,6 @@ TEST(request_table, a_cancel_in_every_state_ends_each_open_leg_exactly_once_with
     const std::size_t open_legs = !s.pair ? 1 : s.steps == 3 ? 1 : 2;
     EXPECT_EQ(n.ends.size(), open_legs);
     for (const auto& [pool, end] : n.ends) {
-      EXPECT_TRUE(end.abort);
       EXPECT_EQ(end.generated, pool == token_pool && s.steps >= 2 ? 1u : 0u);
     }
     EXPECT_EQ(n.engine_aborts.size(), open_legs);
@@ -423,88 +421,91 @@ TEST(request_table, a_restarted_controller_learns_what_is_placed_and_gets_the_or
   expect_clean(n);
 }
 
-TEST(request_table, a_restarted_controller_learns_of_aborts_that_it_missed_and_of_no_others) {
+TEST(request_table, an_abort_needs_no_controller) {
   auto n = mini_node::unified(2);
-  n.submit(1, make_request("told"));
-  n.submit(2, make_request("missed"));
-  n.table.cancel(1, failure::client_cancelled, n.now, n.fx);
-  n.pump();
+  n.submit(1, make_request("a"));
+  n.hold_orders();
+  n.cancel(1);
   EXPECT_EQ(n.aborts_of(n.sent[0].handle), 1u);
-  n.table.cancel(2, failure::client_cancelled, n.now, n.fx);
-  n.fx.clear(); // the order dies with the controller
+  n.holding = false;
   n.restart_controller(0, 2);
-  EXPECT_EQ(n.aborts_of(n.sent[0].handle), 1u);
-  EXPECT_EQ(n.aborts_of(n.sent[1].handle), 1u);
-  n.restart_controller(0, 2); // it was acknowledged
-  EXPECT_EQ(n.aborts_of(n.sent[1].handle), 1u);
-  EXPECT_EQ(n.charges(), 0u);
+  EXPECT_EQ(n.aborts_of(n.sent[0].handle), 1u) << "the new controller is told of what is placed only";
+  EXPECT_THAT(n.restored.legs, IsEmpty());
   expect_clean(n);
 }
 
-TEST(request_table, a_placement_that_comes_after_its_cancel_tells_where_to_abort) {
+TEST(request_table, a_placement_that_comes_after_its_cancel_is_sent_nowhere) {
   auto n = mini_node::unified(1);
   n.hold_orders();
   n.submit(1, make_request("late"));
   const auto order = n.pending[0].places.at(0);
   n.pending[0] = {};
-  const auto placed = std::get<placement>(n.controllers[0]->place(order, n.now)); // and sent to the engine
-  n.table.cancel(1, failure::client_cancelled, n.now, n.fx);
-  n.fx.clear();
-  EXPECT_THAT(n.table.on_controller_restarted(0, n.fx).ended, IsEmpty()); // nobody knows where it is
+  const auto placed = std::get<placement>(n.controllers[0]->place(order, n.now));
+  n.cancel(1); // its end stands behind the order
   n.table.on_placement(placed, n.now, n.fx);
-  const auto records = n.table.on_controller_restarted(0, n.fx);
-  ASSERT_EQ(records.ended.size(), 1u);
-  EXPECT_EQ(records.ended[0].rank, placed.rank);
-  EXPECT_EQ(records.ended[0].epoch, placed.epoch);
+  n.pump();
+  EXPECT_THAT(n.sent, IsEmpty());
+  EXPECT_THAT(n.engine_aborts, IsEmpty());
+  expect_clean(n);
 }
 
-TEST(request_table, unacknowledged_aborts_are_bounded_and_what_is_forgotten_is_counted) {
-  request_table_options options;
-  options.pools.unified = 0;
-  options.streams_max = 2;
-  request_table table{options};
-  request_effects fx;
-  fx.pools.resize(1);
-  for (stream_id id = 1; id <= 3; ++id) {
-    table.submit(id, std::make_shared<const generate_request>(make_request("r" + std::to_string(id))), test::at_ms(0),
-                 fx);
-    placement p;
-    p.handle = fx.pools[0].places.at(0).handle;
-    fx.clear();
-    table.on_placement(p, test::at_ms(0), fx);
-    table.cancel(id, failure::client_cancelled, test::at_ms(0), fx);
-    EXPECT_EQ(fx.pools[0].aborts_until, id);
-    fx.clear();
-  }
-  EXPECT_EQ(table.counts().aborts_forgotten, 1u);
-  EXPECT_EQ(table.on_controller_restarted(0, fx).ended.size(), 2u);
-}
-
-TEST(request_table, a_restarted_controller_of_a_pair_commits_what_was_only_reserved) {
+TEST(request_table, a_restarted_controller_of_a_pair_is_told_of_both_legs_and_neither_is_sent_again) {
   auto n = mini_node::pairs(2);
+  n.submit(1, make_request("a"));
+  ASSERT_EQ(n.sent.size(), 2u);
+  n.restart_controller(1, 2);
+  ASSERT_EQ(n.restored.legs.size(), 1u);
+  EXPECT_EQ(n.restored.legs[0].rank, n.leg_on(1, 0).rank);
+  EXPECT_EQ(n.sent.size(), 2u);
+  n.output(n.leg_on(1, 0), 1, finish_reason::stop);
+  expect_clean(n);
+}
+
+TEST(request_table, a_placement_of_a_controller_that_was_replaced_is_dropped_and_counted) {
+  auto n = mini_node::unified(2);
   n.hold_orders();
   n.submit(1, make_request("a"));
-  // Both reserved; the commits are lost with the controller of the decode pool.
-  auto order = n.pending[0].places.at(0);
-  n.pending = std::vector<request_effects::for_pool>(2);
-  for (std::uint16_t p = 0; p < 2; ++p) {
-    const auto placed = std::get<placement>(n.controllers[p]->place(order, n.now));
-    n.legs[p][placed.handle] = {placed, order.request, true, 0};
-    n.table.on_placement(placed, n.now, n.fx);
-    if (p == 0) {
-      order = n.fx.pools[1].places.at(0);
-      n.fx.pools[1].places.clear();
-    }
-  }
-  ASSERT_EQ(n.fx.pools[1].commits.size(), 1u);
-  const auto room = n.fx.pools[1].commits[0].bootstrap.room;
-  n.fx.pools[1].commits.clear();
+  const auto order = n.pending[0].places.at(0);
+  const auto old = std::get<placement>(n.controllers[0]->place(order, n.now)); // its answer is under way for long
   n.holding = false;
-  n.restart_controller(1, 2);
-  ASSERT_EQ(n.sent.size(), 2u);
-  EXPECT_EQ(n.leg_on(1, 0).bootstrap.room, room);
-  EXPECT_EQ(n.leg_on(0, 0).bootstrap.room, room);
-  n.output(n.leg_on(1, 0), 1, finish_reason::stop);
+  n.restart_controller(0, 2);
+  ASSERT_EQ(n.sent.size(), 1u);
+  n.table.on_placement(old, n.now, n.fx);
+  n.tick();
+  EXPECT_EQ(n.sent.size(), 1u);
+  EXPECT_EQ(n.table.counts().placements_of_old_terms, 1u);
+  EXPECT_EQ(n.charges(), 1u);
+  n.cancel(1);
+  expect_clean(n);
+}
+
+TEST(request_table, a_placement_on_a_rank_that_went_down_meanwhile_moves_at_once) {
+  auto n = mini_node::unified(2);
+  n.hold_orders();
+  n.submit(1, make_request("a"));
+  const auto order = n.pending[0].places.at(0);
+  n.pending[0] = {};
+  const auto placed = std::get<placement>(n.controllers[0]->place(order, n.now));
+  n.lose(placed.rank); // the owner hears of it before the placement
+  n.table.on_placement(placed, n.now, n.fx);
+  n.pump();
+  ASSERT_EQ(n.sent.size(), 1u);
+  EXPECT_NE(n.sent[0].rank, placed.rank);
+  EXPECT_EQ(n.sent[0].attempt, 1u);
+  n.cancel(1);
+  expect_clean(n);
+}
+
+TEST(request_table, a_rank_that_is_back_tells_which_of_its_legs_were_sent_and_what_ran_before_is_lost) {
+  auto n = mini_node::unified(1);
+  n.submit(1, make_request("a"));
+  EXPECT_THAT(n.table.on_rank_up({0, 0}, 1, n.now, n.fx),
+              testing::ElementsAre(leg_id{n.sent[0].handle, n.sent[0].attempt}));
+  n.output(n.sent[0], 1);
+  EXPECT_THAT(n.table.on_rank_up({0, 0}, 2, n.now, n.fx), IsEmpty());
+  n.tick();
+  EXPECT_EQ(only_outcome(n, 1).reason, failure::rank_lost);
+  n.running.clear(); // with the process
   expect_clean(n);
 }
 
@@ -527,12 +528,19 @@ TEST(request_table, rows_tell_the_stage_of_each_request) {
   EXPECT_EQ(n.table.rows(n.now, 1).size(), 1u);
 }
 
-TEST(request_table, handles_of_an_earlier_incarnation_do_not_come_again) {
+TEST(request_table, every_handle_names_its_owner_and_none_comes_again) {
   request_table_options o;
-  o.first_generation = (1ull << 32) + 1;
+  o.owner = 77;
   auto n = mini_node::unified(1, {}, o);
-  n.submit(1, make_request("a"));
-  EXPECT_EQ(n.sent[0].handle >> 24, o.first_generation);
+  std::set<request_handle> seen;
+  for (stream_id id = 1; id <= 100; ++id) {
+    n.submit(id, make_request("r" + std::to_string(id)));
+    EXPECT_EQ(owner_of(n.sent.back().handle), 77);
+    EXPECT_TRUE(seen.insert(n.sent.back().handle).second);
+    n.cancel(id);
+  }
+  EXPECT_EQ(slot_of(n.sent.back().handle), slot_of(n.sent.front().handle)) << "the slot is the same all the time";
+  expect_clean(n);
 }
 
 // A long random life: whatever happens, requests are conserved, the history is right and nothing stays charged.
@@ -571,7 +579,8 @@ void soak(mini_node& n, bool pair, std::uint64_t seed) {
       const rank_id id{static_cast<std::uint16_t>(below(pools)), static_cast<std::uint16_t>(below(ranks))};
       auto& epoch = epochs.try_emplace(id, 1).first->second;
       n.lose(id, epoch);
-      n.controllers[id.pool]->rank_up(test::up(id.pool, id.rank, ++epoch, ranks), n.now);
+      static_cast<void>(n.table.on_rank_up(id, ++epoch, n.now, n.fx));
+      n.controllers[id.pool]->rank_up(test::up(id.pool, id.rank, epoch, ranks), n.now);
     } else if (what < 97) {
       const rank_id id{0, static_cast<std::uint16_t>(below(ranks))};
       n.controllers[0]->report(test::report_of(id.rank, static_cast<std::uint64_t>(step), n.now,
