@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/pool_simulation.hpp"
+#include "sim/simulation_options.hpp"
 
 #include <string_view>
 

@@ -11,14 +11,15 @@
 
 namespace rankwise::io {
 
-/// Requests that an engine runs for an earlier process of this node: each is told to be aborted when it shows up, and
-/// again when it still shows up long after that.
+/// The requests that one engine still runs for an earlier process of this node. Says of each when the engine has to be
+/// told to abort it: when it shows up, and again when it still shows up long after that. Receiver thread.
 class foreign_requests {
  public:
   /// How long an abort may take before it is sent again.
   static constexpr core::duration patience = std::chrono::seconds{1};
 
-  /// True: it has to be aborted now. At `requests_max` those of which nothing was heard for `patience` are forgotten.
+  /// An output of such a request came. True when the engine has to be told now to abort it. When `requests_max` of them
+  /// are remembered, those that were last aborted longer than `patience` ago are forgotten.
   bool heard(std::string_view rid, core::timestamp now, std::size_t requests_max) {
     const auto found = asked_.find(std::string{rid});
     if (found != asked_.end()) {
@@ -34,8 +35,9 @@ class foreign_requests {
     asked_.emplace(rid, now);
     return true;
   }
+  /// The engine ended such a request.
   void ended(std::string_view rid) { asked_.erase(std::string{rid}); }
-  /// The aborts did not go out.
+  /// The aborts of these requests could not be sent: their next outputs ask for them again.
   void forget(const std::vector<std::string>& rids) {
     for (const auto& rid : rids)
       asked_.erase(rid);
@@ -43,7 +45,7 @@ class foreign_requests {
   [[nodiscard]] std::size_t size() const noexcept { return asked_.size(); }
 
  private:
-  std::unordered_map<std::string, core::timestamp> asked_;
+  std::unordered_map<std::string, core::timestamp> asked_; // when the abort of a rid was last asked for
 };
 
 } // namespace rankwise::io
