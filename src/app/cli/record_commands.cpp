@@ -1,5 +1,6 @@
 #include "app/cli/node_client.hpp"
 #include "app/cli/view_commands.hpp"
+#include "app/options/option_checks.hpp"
 #include "record/decision_replay.hpp"
 
 #include <CLI/CLI.hpp>
@@ -88,12 +89,11 @@ int record(const node_client& client, const record_options& options) {
 void add_record(CLI::App& app, int& exit_code) {
   auto* sub = app.add_subcommand("record", "Writes the requests of a running node: lengths, times, hashes of blocks");
   auto client = std::make_shared<node_client>("record");
-  client->add_options(*sub, "record --output requests.jsonl --duration 600 && rankwise sim --trace requests.jsonl",
+  client->add_options(*sub, "record --output requests.jsonl --duration 10m && rankwise sim --trace requests.jsonl",
                       false);
   auto options = std::make_shared<record_options>();
   sub->add_option("--output", options->output, "the file, which rankwise sim and replay read as --trace")->required();
-  sub->add_option("--duration", options->duration_s, "seconds; 0 = until interrupted")
-      ->check(CLI::Range(0.0, 1e9))
+  as_duration(sub->add_option("--duration", options->duration_s, "how long; 0 = until interrupted"))
       ->capture_default_str();
   sub->callback([=, &exit_code] { exit_code = record(*client, *options); });
 }

@@ -1,6 +1,7 @@
 #include "app/cli/view_commands.hpp"
 
 #include "app/cli/node_client.hpp"
+#include "app/options/option_checks.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -117,7 +118,7 @@ void add_view(CLI::App& app, int& exit_code, const char* name, const char* what,
   auto limit = std::make_shared<int>(20);
   const bool limited = path == "/requests";
   if (limited)
-    sub->add_option("--limit", *limit, "most rows")->check(CLI::Range(1, 10'000))->capture_default_str();
+    sub->add_option("--limit", *limit, "most rows")->transform(whole_number(1, 10'000))->capture_default_str();
   sub->callback([=, &exit_code] {
     const auto answer = client->get(limited ? path + "?limit=" + std::to_string(*limit) : path);
     exit_code = answer.exit_code;

@@ -3,6 +3,7 @@
 #include "app/node/history_file.hpp"
 #include "app/node/limited_log_sink.hpp"
 #include "app/node/node.hpp"
+#include "app/options/option_checks.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -181,7 +182,7 @@ void add_node_command(CLI::App& app, int& exit_code) {
   sub->add_option("--advertise", flags->advertise,
                   "host that ranks are told to connect to, e.g. with tcp://0.0.0.0:30010");
   sub->add_option("--ranks", flags->ranks, "ranks that are awaited before the node is ready")
-      ->check(CLI::Range(1, 1024));
+      ->transform(whole_number(1, 1024));
   sub->add_option("--policy", flags->policy, "placement policy of every pool (default headroom)");
   sub->add_option("--admin", flags->admin, "host:port of the admin HTTP (default 127.0.0.1:30002)");
   sub->add_option("--state", flags->state,

@@ -85,9 +85,13 @@ TEST_F(sim_command, an_event_names_its_pool_and_a_rank_that_is_there) {
   EXPECT_THAT(complaint_of("--event dies:8@1"), HasSubstr("--event: \"dies:8@1\": rank 8 is not one of 0 to 7"));
   EXPECT_THAT(complaint_of("--pool pd --prefill-ranks 2 --event dies:2@1"), HasSubstr("rank 2 is not one of 0 to 1"));
   EXPECT_THAT(complaint_of("--event dies:decode:1@1"), HasSubstr("only a pd pool"));
-  for (const std::string wrong : {"dies", "dies:", "dies:1", "dies:1@", "dies:1@-1", "bursts:1@1", "dies:x:1@1"})
+  EXPECT_EQ(of("--event dies:0@1500ms"), of("--event dies:0@1.5"));
+  EXPECT_EQ(of("--event slows:0@0.05m:3"), of("--event slows:0@3:3"));
+  for (const std::string wrong :
+       {"dies:1@2d", "dies:1@1e400", "dies", "dies:", "dies:1", "dies:1@", "dies:1@-1", "bursts:1@1", "dies:x:1@1"})
     EXPECT_THAT(complaint_of("--event " + wrong), HasSubstr("--event: \"" + wrong + "\" is not dies|slows")) << wrong;
   EXPECT_THAT(complaint_of("--event slows:1@1:0"), HasSubstr("the factor is not a number above 0"));
+  EXPECT_THAT(complaint_of("--event slows:1@1:2x"), HasSubstr("the factor is not a number above 0"));
 }
 
 TEST_F(sim_command, steps_of_one_run_fit_to_its_constants_and_a_run_with_the_fit_is_the_same) {
