@@ -2,6 +2,7 @@
 
 #include "app/options/option_checks.hpp"
 #include "app/replay/replay_command.hpp"
+#include "app/sim/decisions_csv.hpp"
 #include "app/sim/line_plot.hpp"
 #include "core/placement/policy.hpp"
 #include "record/decision_log.hpp"
@@ -394,21 +395,15 @@ class run_log {
 };
 
 void write_decisions(const sim_options& o, const std::string& head, const std::vector<run>& runs) {
+  std::vector<std::string> names;
+  std::vector<policy_decisions> decisions;
   for (const auto& r : runs) {
-    const auto path = file_of(o.decisions, r.policy, runs.size() > 1);
-    std::string text = fmt::format("# {}, policy {}, ranks {}, seed {}\nrequest,time_s,rank{}\n", head, r.policy,
-                                   o.ranks, o.workload.seed, o.pool == "pd" ? ",prefill_rank" : "");
-    for (std::size_t i = 0; i < r.result.requests.size(); ++i) {
-      const auto& q = r.result.requests[i];
-      if (q.bound_s < 0)
-        continue;
-      text += fmt::format("{},{:.9f},{}", i, q.bound_s, q.rank);
-      if (o.pool == "pd")
-        text += fmt::format(",{}", q.prefill_rank);
-      text += '\n';
-    }
-    write_file(path, text);
+    names.push_back(r.policy);
+    decisions.push_back({r.policy, r.result.requests});
   }
+  write_file(o.decisions, fmt::format("# {}, policy {}, ranks {}, seed {}\n", head, fmt::join(names, " "), o.ranks,
+                                      o.workload.seed) +
+                              decisions_csv(decisions, o.pool == "pd"));
 }
 
 std::string_view explain(sim::constant_source source) {
@@ -674,7 +669,8 @@ void add_sim_command(CLI::App& app, int& exit_code) {
   command.add_option("--json", o.json_file, "File for the figures");
   command.add_option("--decision-log", o.decision_log,
                      "Write every input and decision of the controllers, for replay-decisions");
-  command.add_option("--decisions", o.decisions, "File for every decision: request, time, rank (csv)");
+  command.add_option("--decisions", o.decisions,
+                     "File for every decision: request, time, rank (csv); two columns for each policy");
   command.add_option("--steps", o.steps,
                      "File for every step: its seconds, requests that decode, their KV tokens, prefilled tokens (csv)");
   command.add_option("--fit", o.fit,
