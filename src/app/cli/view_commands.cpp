@@ -22,6 +22,11 @@ using json = nlohmann::ordered_json;
 void print_status(const json& j) {
   fmt::print("{}{}\n", j["ready"].get<bool>() ? "ready" : "not ready: " + j["not_ready_reason"].get<std::string>(),
              j["degraded"].get<bool>() ? ", degraded: " + j["degraded_reason"].get<std::string>() : "");
+  if (const auto model = j.find("model"); model != j.end())
+    fmt::print("model {}, tokenizer {}\n", (*model)["served_model_name"].get<std::string>(),
+               (*model)["tokenizer_path"].get<std::string>());
+  for (const auto& warning : j.value("warnings", json::array()))
+    fmt::print("warning: {}\n", warning.get<std::string>());
   for (const auto& p : j["pools"])
     fmt::print("pool {:<10} {} of {} ranks up, policy {}\n", p["pool"].get<std::string>(), p["ranks_up"].get<int>(),
                p["ranks_awaited"].get<int>(), p["policy"].get<std::string>());

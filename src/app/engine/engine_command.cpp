@@ -46,6 +46,8 @@ void declare_place(CLI::App& command, parsed_options& parsed) {
   command.add_option("--prefill-ranks", o.prefill_ranks, "Decode: a room's KV is on prefill rank room mod this")
       ->transform(whole_number(1, 65535))
       ->capture_default_str();
+  command.add_option("--model-name", o.model_name,
+                     "What the ranks say that they serve: a name or a folder (default: nothing)");
   command.add_option("--layout", parsed.release, "SGLang release whose struct layouts are registered")
       ->check(CLI::IsMember({"0.5.23", "0.5.21"}))
       ->capture_default_str();

@@ -252,7 +252,6 @@ void read_pool(const toml::table& table, const std::string& file, config_errors&
 node_config default_config() {
   node_config config;
   config.pools.emplace_back();
-  config.front.model.model_path = "rankwise";
   config.front.model.max_context_length = 0;
   return config;
 }

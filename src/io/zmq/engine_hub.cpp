@@ -626,6 +626,7 @@ class engine_hub::impl {
         event.max_model_len = registration->max_model_len;
         event.engine_version = registration->engine_version;
         event.layouts = registration->positional_layouts;
+        event.model_name = registration->instance_id;
         if (registration->data_parallel_size > 1 || e.id.rank > 0)
           wide_pools_[e.id.pool].store(true, std::memory_order_relaxed);
         e.registration = event;
