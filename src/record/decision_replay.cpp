@@ -111,8 +111,11 @@ class replayer {
     }
     const auto found = controllers_.find(who);
     if (found == controllers_.end()) {
-      if (!verdict.incomplete)
-        verdict.incomplete = fmt::format("line {}: controller {} was not opened before", verdict.lines, who);
+      if (verdict.gaps.empty())
+        begin_gap(fmt::format("controller {} was not opened before", who));
+      auto& gap = verdict.gaps.back();
+      gap.next_starts.try_emplace(who);
+      ++gap.lines_skipped;
       ++verdict.lines_skipped;
       return true;
     }
@@ -171,12 +174,19 @@ class replayer {
 
   /// Of none of the controllers all is known any more, until it is opened anew.
   void lost(const std::string& what) {
-    if (!verdict.incomplete)
-      verdict.incomplete = fmt::format("line {}: {}", verdict.lines, what);
+    begin_gap(what);
+    for (const auto& [who, gone] : controllers_)
+      verdict.gaps.back().next_starts.try_emplace(who);
     controllers_.clear();
   }
 
  private:
+  void begin_gap(const std::string& what) {
+    if (!verdict.incomplete)
+      verdict.incomplete = fmt::format("line {}: {}", verdict.lines, what);
+    verdict.gaps.push_back({verdict.lines, what, 0, {}});
+  }
+
   struct controller {
     std::unique_ptr<last_decision> last;
     std::unique_ptr<core::pool_controller> pool;
@@ -195,6 +205,8 @@ class replayer {
     c.last = std::make_unique<last_decision>();
     c.policy = options.policy;
     c.pool = std::make_unique<core::pool_controller>(options, nullptr, core::decision_recorders{c.last.get()});
+    if (!verdict.gaps.empty() && !controllers_.contains(who))
+      verdict.gaps.back().next_starts[who] = verdict.lines;
     controllers_[who] = std::move(c);
   }
 
@@ -286,6 +298,7 @@ class replayer {
 
 tl::expected<replay_verdict, std::string> replay_decisions(std::istream& log) {
   replayer r;
+  std::string first_is_wrong; // unless the second shows that it is the rest of a line
   for (line_reader lines{log}; lines.next();) {
     ++r.verdict.lines;
     if (lines.too_long())
@@ -296,8 +309,14 @@ tl::expected<replay_verdict, std::string> replay_decisions(std::istream& log) {
       break;
     }
     const auto j = json::parse(lines.text(), nullptr, false);
-    if (!j.is_object())
-      return tl::unexpected(fmt::format("line {}: \"{:.60}\" is not a JSON object", r.verdict.lines, lines.text()));
+    if (!j.is_object()) {
+      auto wrong = fmt::format("line {}: \"{:.60}\" is not a JSON object", r.verdict.lines, lines.text());
+      if (r.verdict.lines > 1)
+        return tl::unexpected(first_is_wrong.empty() ? wrong : first_is_wrong);
+      first_is_wrong = std::move(wrong);
+      r.lost("its beginning was cut off");
+      continue;
+    }
     try {
       if (!r.take(j))
         break;
@@ -305,6 +324,8 @@ tl::expected<replay_verdict, std::string> replay_decisions(std::istream& log) {
       return tl::unexpected(fmt::format("line {}: {}", r.verdict.lines, e.what()));
     }
   }
+  if (r.verdict.lines == 1 && !first_is_wrong.empty())
+    return tl::unexpected(first_is_wrong);
   if (r.verdict.lines == 0)
     return tl::unexpected(std::string{"it is empty"});
   return std::move(r.verdict);

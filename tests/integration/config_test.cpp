@@ -9,6 +9,7 @@ namespace {
 using namespace rankwise;
 using testing::AllOf;
 using testing::Contains;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -155,6 +156,15 @@ TEST(config, what_could_not_work_is_refused_wherever_it_was_set) {
   EXPECT_THAT(fault_of([](auto& c) { c.pools[0].options.name = ""; }), HasSubstr("pool.name"));
   EXPECT_THAT(fault_of([](auto& c) { c.pools[0].handshake = "tcp://nonsense"; }), HasSubstr("pool.handshake"));
   EXPECT_THAT(fault_of([](auto& c) { c.pools[0].handshake = "tcp://0.0.0.0:0"; }), HasSubstr("no address that ranks"));
+}
+
+TEST(config, numbers_of_complaints_have_no_exponents) {
+  const auto parsed = app::parse_config("[node]\ndrain_s = 1e20\n[requests]\nrequest_time_max_s = inf\n", "f.toml");
+  ASSERT_FALSE(parsed);
+  EXPECT_THAT(
+      parsed.error(),
+      AllOf(Contains("f.toml:2: node.drain_s: must be within 0 and 86400, not 100000000000000000000"),
+            Contains(ContainsRegex("requests.request_time_max_s: must be within [0-9.]+ and [0-9]+, not no finite"))));
 }
 
 TEST(config, a_folder_is_no_configuration) {

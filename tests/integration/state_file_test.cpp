@@ -29,6 +29,7 @@ class state_file : public testing::Test {
     record.registration.rank.rank = 3;
     record.registration.epoch = 9;
     record.registration.kv_capacity = 1'000'000;
+    record.registration.model_name = "/models/m";
     record.registration.layouts = {{"TokenizedGenerateReqInput", {"rid", "input_ids"}}};
     state.ranks = {record};
     state.drained = {{"decode", std::uint16_t{3}}};
@@ -59,6 +60,7 @@ TEST_F(state_file, what_is_written_is_read) {
   EXPECT_EQ(rank.identity, example().ranks[0].identity);
   EXPECT_EQ(rank.output_address, "tcp://10.0.0.1:5000");
   EXPECT_EQ(rank.registration.epoch, 9U);
+  EXPECT_EQ(rank.registration.model_name, "/models/m");
   EXPECT_EQ(rank.registration.layouts, example().ranks[0].registration.layouts);
 }
 

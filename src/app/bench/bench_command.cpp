@@ -4,6 +4,7 @@
 #include "app/bench/bench_groups.hpp"
 #include "app/bench/bench_options.hpp"
 #include "app/bench/bench_server.hpp"
+#include "app/options/option_checks.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -82,11 +83,10 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   node->add_option("--only", o->only, "measure one group of figures")
       ->check(CLI::IsMember({"idle", "actors", "dispatch", "streams"}));
   node->add_flag("--no-fail", o->no_fail, "exit with 0 also when a target is missed");
-  node->add_option("--seconds", o->seconds, "length of each measuring window")
-      ->check(CLI::PositiveNumber)
+  as_duration(node->add_option("--seconds", o->seconds, "length of each measuring window"), {.least_s = 1e-3})
       ->capture_default_str();
   node->add_option("--rounds", o->rounds, "how often each server is measured, in turn; medians count")
-      ->check(CLI::Range(2, 100))
+      ->transform(whole_number(2, 100))
       ->capture_default_str();
   node->add_flag("--quick", o->quick, "two rounds of one second: to see that it works, not for figures");
   node->callback([o, &exit_code] { exit_code = run_bench_node(*o); });
@@ -94,7 +94,7 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   auto* server = app.add_subcommand("bench-server", "What `bench node` measures the node against")->group("");
   auto s = std::make_shared<bench_server_options>();
   server->add_option("--kind", s->kind)->check(CLI::IsMember({"grpcpp", "bare"}));
-  server->add_option("--ranks", s->ranks);
+  server->add_option("--ranks", s->ranks)->transform(whole_number(1, 65535));
   server->add_option("--folder", s->folder)->required();
   server->callback([s, &exit_code] { exit_code = run_bench_server(*s); });
 }

@@ -1,5 +1,6 @@
 #include "app/cli/node_client.hpp"
 #include "app/cli/view_commands.hpp"
+#include "app/options/option_checks.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -100,10 +101,10 @@ void add_operator_commands(CLI::App& app, int& exit_code) {
   {
     auto* sub = app.add_subcommand("drain", "Give a rank no new work, wait until what it has is over");
     auto flags = std::make_shared<drain_flags>();
-    flags->client.add_options(*sub, "drain decode/3 --deadline 120", true);
+    flags->client.add_options(*sub, "drain decode/3 --deadline 2m", true);
     sub->add_option("RANK", flags->rank, "pool/number, or the number alone when the node has one pool")->required();
-    sub->add_option("--deadline", flags->deadline_s, "seconds after which what is left moves or ends")
-        ->check(CLI::Range(0.0, 1e7))
+    as_duration(sub->add_option("--deadline", flags->deadline_s, "after which what is left moves or ends"),
+                {.most_s = 1e7})
         ->capture_default_str();
     sub->add_flag("--no-wait", flags->no_wait, "only begin");
     sub->callback([flags, &exit_code] { exit_code = drain(*flags); });

@@ -1,5 +1,6 @@
 #include "app/cli/node_client.hpp"
 #include "app/cli/view_commands.hpp"
+#include "app/options/option_checks.hpp"
 #include "record/decision_replay.hpp"
 
 #include <CLI/CLI.hpp>
@@ -88,14 +89,33 @@ int record(const node_client& client, const record_options& options) {
 void add_record(CLI::App& app, int& exit_code) {
   auto* sub = app.add_subcommand("record", "Writes the requests of a running node: lengths, times, hashes of blocks");
   auto client = std::make_shared<node_client>("record");
-  client->add_options(*sub, "record --output requests.jsonl --duration 600 && rankwise sim --trace requests.jsonl",
+  client->add_options(*sub, "record --output requests.jsonl --duration 10m && rankwise sim --trace requests.jsonl",
                       false);
   auto options = std::make_shared<record_options>();
   sub->add_option("--output", options->output, "the file, which rankwise sim and replay read as --trace")->required();
-  sub->add_option("--duration", options->duration_s, "seconds; 0 = until interrupted")
-      ->check(CLI::Range(0.0, 1e9))
+  as_duration(sub->add_option("--duration", options->duration_s, "how long; 0 = until interrupted"))
       ->capture_default_str();
   sub->callback([=, &exit_code] { exit_code = record(*client, *options); });
+}
+
+json gaps_to_json(const std::vector<record::log_gap>& gaps) {
+  auto rows = json::array();
+  for (const auto& gap : gaps) {
+    auto starts = json::array();
+    for (const auto& [controller, line] : gap.next_starts)
+      starts.push_back({{"controller", controller}, {"line", line ? json(*line) : json(nullptr)}});
+    rows.push_back(
+        {{"line", gap.line}, {"what", gap.what}, {"lines_skipped", gap.lines_skipped}, {"next_starts", starts}});
+  }
+  return rows;
+}
+
+void print_gap(const record::log_gap& gap) {
+  std::cout << fmt::format("line {}: {}; {} lines were not compared\n", gap.line, gap.what, gap.lines_skipped);
+  for (const auto& [controller, line] : gap.next_starts)
+    std::cout << fmt::format("  controller {}: {}\n", controller,
+                             line ? fmt::format("its next whole start is line {}: compared from there on", *line)
+                                  : std::string{"no whole start follows"});
 }
 
 int replay(const std::string& file, bool as_json) {
@@ -114,6 +134,7 @@ int replay(const std::string& file, bool as_json) {
                                {"at_s", d->at_s}, {"recorded", d->recorded},     {"replayed", d->replayed}}
                         : json(nullptr);
     j["incomplete"] = verdict->incomplete ? json(*verdict->incomplete) : json(nullptr);
+    j["gaps"] = gaps_to_json(verdict->gaps);
     std::cout << j.dump(2) << "\n";
   } else {
     for (const auto& [policy, count] : verdict->by_policy)
@@ -122,9 +143,8 @@ int replay(const std::string& file, bool as_json) {
       std::cout << fmt::format("line {}: the first that differs: request {} at {:.6f} s, controller {}\n"
                                "  recorded: {}\n  replayed: {}\n",
                                d->line, d->handle, d->at_s, d->controller, d->recorded, d->replayed);
-    if (verdict->incomplete)
-      std::cout << fmt::format("{}; of {} lines from there on nothing was compared\n", *verdict->incomplete,
-                               verdict->lines_skipped);
+    for (const auto& gap : verdict->gaps)
+      print_gap(gap);
   }
   return d ? exit_refused : verdict->incomplete ? exit_not_in_time : exit_done;
 }

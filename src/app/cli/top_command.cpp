@@ -1,5 +1,6 @@
 #include "app/cli/node_client.hpp"
 #include "app/cli/view_commands.hpp"
+#include "app/options/option_checks.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/color.h>
@@ -149,8 +150,7 @@ void add_top_command(CLI::App& app, int& exit_code) {
   auto interval = std::make_shared<double>(1);
   auto once = std::make_shared<bool>(false);
   sub->add_option("--admin", client->admin, "the node's admin address")->capture_default_str();
-  sub->add_option("--interval", *interval, "seconds between two looks")
-      ->check(CLI::Range(0.1, 60.0))
+  as_duration(sub->add_option("--interval", *interval, "time between two looks"), {.least_s = 0.1, .most_s = 60})
       ->capture_default_str();
   sub->add_flag("--once", *once, "one look, then end");
   sub->footer("Example: rankwise top --admin 127.0.0.1:30002");

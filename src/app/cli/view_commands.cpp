@@ -1,6 +1,7 @@
 #include "app/cli/view_commands.hpp"
 
 #include "app/cli/node_client.hpp"
+#include "app/options/option_checks.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -21,6 +22,11 @@ using json = nlohmann::ordered_json;
 void print_status(const json& j) {
   fmt::print("{}{}\n", j["ready"].get<bool>() ? "ready" : "not ready: " + j["not_ready_reason"].get<std::string>(),
              j["degraded"].get<bool>() ? ", degraded: " + j["degraded_reason"].get<std::string>() : "");
+  if (const auto model = j.find("model"); model != j.end())
+    fmt::print("model {}, tokenizer {}\n", (*model)["served_model_name"].get<std::string>(),
+               (*model)["tokenizer_path"].get<std::string>());
+  for (const auto& warning : j.value("warnings", json::array()))
+    fmt::print("warning: {}\n", warning.get<std::string>());
   for (const auto& p : j["pools"])
     fmt::print("pool {:<10} {} of {} ranks up, policy {}\n", p["pool"].get<std::string>(), p["ranks_up"].get<int>(),
                p["ranks_awaited"].get<int>(), p["policy"].get<std::string>());
@@ -117,7 +123,7 @@ void add_view(CLI::App& app, int& exit_code, const char* name, const char* what,
   auto limit = std::make_shared<int>(20);
   const bool limited = path == "/requests";
   if (limited)
-    sub->add_option("--limit", *limit, "most rows")->check(CLI::Range(1, 10'000))->capture_default_str();
+    sub->add_option("--limit", *limit, "most rows")->transform(whole_number(1, 10'000))->capture_default_str();
   sub->callback([=, &exit_code] {
     const auto answer = client->get(limited ? path + "?limit=" + std::to_string(*limit) : path);
     exit_code = answer.exit_code;

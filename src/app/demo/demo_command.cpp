@@ -3,6 +3,7 @@
 #include "app/demo/demo_faults.hpp"
 #include "app/demo/kv_plot.hpp"
 #include "app/node/history_file.hpp"
+#include "app/options/option_checks.hpp"
 #include "app/process/child_process.hpp"
 #include "app/process/scratch_folder.hpp"
 #include "app/replay/replay_client.hpp"
@@ -457,14 +458,17 @@ void add_demo_command(CLI::App& app, int& exit_code) {
   add_workload_options(*sub, o->workload);
   sub->add_option("--policy", o->policy, "placement policy of both pools")->capture_default_str();
   sub->add_option("--prefill-ranks", o->prefill_ranks, "ranks of the prefill pool")
-      ->check(CLI::Range(1, 64))
+      ->transform(whole_number(1, 64))
       ->capture_default_str();
   sub->add_option("--decode-ranks", o->decode_ranks, "ranks of the decode pool")
-      ->check(CLI::Range(1, 64))
+      ->transform(whole_number(1, 64))
       ->capture_default_str();
-  sub->add_option("--kv-tokens", o->kv_tokens, "KV capacity of a rank in tokens")->capture_default_str();
+  sub->add_option("--kv-tokens", o->kv_tokens, "KV capacity of a rank in tokens")
+      ->transform(whole_number<std::uint64_t>(1))
+      ->capture_default_str();
   sub->add_option("--fault", o->fault_texts,
-                  "e.g. crash:load_forwarder@2s, kill:decode/3@4s, freeze:decode/2@5s+2s; repeatable");
+                  "e.g. crash:load_forwarder@2s, kill:decode/3@4s, freeze:decode/2@5s+2s (ms, s, m, h; alone it is "
+                  "seconds); repeatable");
   sub->add_option("--json", o->json_file, "write all figures to this file");
   sub->add_option("--plot", o->plot_file, "write KV per rank over time to this SVG");
   sub->add_flag("--compare", o->compare, "the failure that this project began with beside its cure");

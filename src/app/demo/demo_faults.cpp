@@ -1,22 +1,12 @@
 #include "app/demo/demo_faults.hpp"
+#include "app/options/duration.hpp"
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
 
 namespace rankwise::app {
 
 namespace {
-
-std::optional<double> seconds(std::string_view text) {
-  if (text.ends_with('s'))
-    text.remove_suffix(1);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0)
-    return std::nullopt;
-  return value;
-}
 
 std::pair<std::string_view, std::string_view> cut(std::string_view text, char at) {
   const auto place = text.find(at);
@@ -60,25 +50,25 @@ tl::expected<demo_fault, std::string> parse_fault(std::string_view text) {
   if (!rank.empty()) {
     const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), fault.rank);
     if (error != std::errc{} || end != rank.data() + rank.size())
-      return wrong("\"" + std::string{rank} + "\" is not a rank");
+      return wrong("\"" + std::string{rank} + "\" is not a rank from 0 to 65535");
   } else if (fault.kind != fault_kind::crash || fault.role == "dp_rank") {
     return wrong("POOL/RANK is missing, e.g. decode/3");
   }
   const auto [at, length] = cut(when, '+');
-  const auto at_s = seconds(at);
+  const auto at_s = parse_duration(at);
   if (!at_s)
-    return wrong("\"" + std::string{at} + "\" is not a time");
+    return wrong("\"" + std::string{at} + "\" is not a time: " + duration_notation());
   fault.at_s = *at_s;
   if (!length.empty()) {
     const auto [span, rate] = cut(length, '*');
-    const auto for_s = seconds(span);
+    const auto for_s = parse_duration(span);
     if (!for_s)
-      return wrong("\"" + std::string{span} + "\" is not a time");
+      return wrong("\"" + std::string{span} + "\" is not a time: " + duration_notation());
     fault.for_s = *for_s;
     if (!rate.empty()) {
-      const auto per_s = seconds(rate);
+      const auto per_s = parse_number(rate);
       if (!per_s || *per_s <= 0 || *per_s > 1000 || fault.kind != fault_kind::crash)
-        return wrong("\"" + std::string{rate} + "\" is not a rate of crashes per second up to 1000");
+        return wrong("\"" + std::string{rate} + "\" is not a rate of crashes per second above 0 and up to 1000");
       fault.per_s = *per_s;
     }
   }

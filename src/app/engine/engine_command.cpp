@@ -1,5 +1,7 @@
 #include "app/engine/engine_command.hpp"
 
+#include "app/options/option_checks.hpp"
+
 #include <CLI/CLI.hpp>
 #include <memory>
 
@@ -26,79 +28,90 @@ void declare_place(CLI::App& command, parsed_options& parsed) {
       .add_option("--handshake", o.handshake_endpoint, "Endpoint of the node's handshake, e.g. tcp://127.0.0.1:7100")
       ->required();
   command.add_option("--ranks", o.ranks, "How many ranks this process hosts")
-      ->check(CLI::Range(1, 1024))
+      ->transform(whole_number(1, 1024))
       ->capture_default_str();
-  command.add_option("--first-rank", o.first_rank, "Number of the first of them")->capture_default_str();
+  command.add_option("--first-rank", o.first_rank, "Number of the first of them")
+      ->transform(whole_number(0, 65535))
+      ->capture_default_str();
   command.add_option("--dp-size", o.data_parallel_size, "Ranks of the pool, as registered; 0 = first rank + ranks")
+      ->transform(whole_number(0, 65535))
       ->capture_default_str();
   command.add_option("--role", parsed.role, "What the ranks do")
       ->check(CLI::IsMember({"unified", "prefill", "decode"}))
       ->capture_default_str();
   command.add_option("--bootstrap-host", o.bootstrap_host, "Prefill: address to listen on")->capture_default_str();
   command.add_option("--bootstrap-port", o.bootstrap_port, "Prefill: rank i listens on this port + i")
+      ->transform(whole_number(0, 65535))
       ->capture_default_str();
   command.add_option("--prefill-ranks", o.prefill_ranks, "Decode: a room's KV is on prefill rank room mod this")
-      ->check(CLI::Range(1, 65535))
+      ->transform(whole_number(1, 65535))
       ->capture_default_str();
+  command.add_option("--model-name", o.model_name,
+                     "What the ranks say that they serve: a name or a folder (default: nothing)");
   command.add_option("--layout", parsed.release, "SGLang release whose struct layouts are registered")
       ->check(CLI::IsMember({"0.5.23", "0.5.21"}))
       ->capture_default_str();
-  command.add_option("--handshake-wait", o.handshake_wait_s, "Seconds to wait for the node's INIT")
-      ->check(CLI::PositiveNumber)
+  as_duration(command.add_option("--handshake-wait", o.handshake_wait_s, "Longest wait for the node's INIT"),
+              {.least_s = 1e-3})
       ->capture_default_str();
 }
 
 void declare_model(CLI::App& command, parsed_options& parsed) {
   sim::engine_rank_options& m = parsed.engine.model;
   command.add_option("--kv-tokens", m.kv_capacity_tokens, "KV capacity of a rank in tokens")
-      ->check(CLI::PositiveNumber)
+      ->transform(whole_number<std::uint64_t>(1))
       ->capture_default_str();
   command.add_option("--max-running", m.running_requests_max, "Most running requests of a rank")
-      ->check(CLI::PositiveNumber)
+      ->transform(whole_number<std::uint32_t>(1))
       ->capture_default_str();
   command.add_option("--chunk", m.chunk_tokens, "Prefill tokens of one step")
-      ->check(CLI::PositiveNumber)
+      ->transform(whole_number<std::uint32_t>(1))
       ->capture_default_str();
   command.add_option("--max-model-len", parsed.engine.max_model_len, "Longest sequence, as registered")
+      ->transform(whole_number<std::uint64_t>())
       ->capture_default_str();
   command.add_option("--block-tokens", m.prefix_block_tokens, "Tokens of a prefix cache block; 0 = no prefix cache")
+      ->transform(whole_number<std::uint32_t>())
       ->capture_default_str();
   command.add_option("--time-scale", m.time_scale, "Run this many times faster")
-      ->check(CLI::PositiveNumber)
+      ->transform(number_above(0))
       ->capture_default_str();
-  command.add_option("--step-base-ms", parsed.step_base_ms, "Step time of an empty batch")
-      ->check(CLI::NonNegativeNumber)
+  as_duration(command.add_option("--step-base-ms", parsed.step_base_ms, "Step time of an empty batch"),
+              {.unit = time_unit::milliseconds})
       ->capture_default_str();
-  command.add_option("--step-per-request-ms", parsed.step_per_request_ms, "Step time added by each decoding request")
-      ->check(CLI::NonNegativeNumber)
+  as_duration(command.add_option("--step-per-request-ms", parsed.step_per_request_ms,
+                                 "Step time added by each decoding request"),
+              {.unit = time_unit::milliseconds})
       ->capture_default_str();
-  command
-      .add_option("--step-per-kv-token-us", parsed.step_per_kv_token_us, "Step time added by each KV token of those")
-      ->check(CLI::NonNegativeNumber)
+  as_duration(command.add_option("--step-per-kv-token-us", parsed.step_per_kv_token_us,
+                                 "Step time added by each KV token of those"),
+              {.unit = time_unit::microseconds})
       ->capture_default_str();
   command.add_option("--prefill-tokens-per-s", parsed.prefill_tokens_per_s, "Prefill speed")
-      ->check(CLI::PositiveNumber)
+      ->transform(number_above(0))
       ->capture_default_str();
   command.add_option("--step-jitter", m.step_jitter, "Each step is longer or shorter by up to this share")
-      ->check(CLI::Range(0.0, 0.9))
+      ->transform(number(0, 0.9))
       ->capture_default_str();
-  command
-      .add_option("--kv-transfer-ms", parsed.kv_transfer_ms, "Prefill to decode: time of a transfer besides its tokens")
-      ->check(CLI::NonNegativeNumber)
+  as_duration(command.add_option("--kv-transfer-ms", parsed.kv_transfer_ms,
+                                 "Prefill to decode: time of a transfer besides its tokens"),
+              {.unit = time_unit::milliseconds})
       ->capture_default_str();
-  command.add_option("--pd-wait", m.pd_wait_s, "Seconds that a leg of a pair waits for the other (scaled)")
-      ->check(CLI::PositiveNumber)
+  as_duration(command.add_option("--pd-wait", m.pd_wait_s, "How long a leg of a pair waits for the other, scaled"),
+              {.least_s = 1e-3})
       ->capture_default_str();
   command.add_flag("--lockstep", parsed.engine.lockstep,
                    "All ranks of this process step together, as under DP attention");
-  command.add_option("--seed", parsed.engine.seed, "Seed of the jitter")->capture_default_str();
+  command.add_option("--seed", parsed.engine.seed, "Seed of the jitter")
+      ->transform(whole_number<std::uint64_t>())
+      ->capture_default_str();
 }
 
 void declare_behaviour(CLI::App& command, parsed_options& parsed) {
   command.add_option("--fault", parsed.faults,
                      "crash-at-start | crash-after=N | freeze-after=N | slow=K | no-load | garbage-load | fail-all | "
                      "odd-layout[=missing|inserted]; repeatable");
-  command.add_option("--fault-rank", parsed.fault_rank, "Only this rank misbehaves")->check(CLI::Range(0, 65535));
+  command.add_option("--fault-rank", parsed.fault_rank, "Only this rank misbehaves")->transform(whole_number(0, 65535));
   command.add_flag("--quiet", parsed.engine.quiet, "No line per rank joined");
   command.add_flag("--die-with-parent", parsed.engine.die_with_parent, "End when the parent process ends");
 }

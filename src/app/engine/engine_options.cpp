@@ -1,4 +1,5 @@
 #include "app/engine/engine_options.hpp"
+#include "app/options/duration.hpp"
 
 #include <charconv>
 #include <system_error>
@@ -6,15 +7,6 @@
 namespace rankwise::app {
 
 namespace {
-
-std::optional<double> parse_positive(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || !(value > 0)) {
-    return std::nullopt;
-  }
-  return value;
-}
 
 std::optional<std::uint64_t> parse_count(std::string_view text) {
   std::uint64_t value = 0;
@@ -38,15 +30,15 @@ tl::expected<void, std::string> add_fault(engine_faults& faults, std::string_vie
   if (name == "crash-after" || name == "freeze-after") {
     const auto count = parse_count(value);
     if (!count) {
-      return bad_value("a number of requests");
+      return bad_value("a whole number of requests from 1 to 18446744073709551615");
     }
     (name == "crash-after" ? faults.crash_after_requests : faults.model.freeze_after_requests) = *count;
     return {};
   }
   if (name == "slow") {
-    const auto factor = parse_positive(value);
-    if (!factor) {
-      return bad_value("a factor above 0");
+    const auto factor = parse_number(value);
+    if (!factor || *factor <= 0) {
+      return bad_value("a factor, a number above 0");
     }
     faults.model.slow_factor = *factor;
     return {};

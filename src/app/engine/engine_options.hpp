@@ -45,6 +45,7 @@ struct engine_options {
   double handshake_wait_s = 600; ///< as the plugin; not scaled
   engine_release release = engine_release::sglang_0_5_23;
   sim::engine_rank_options model; ///< role and faults are taken from here, above and below
+  std::string model_name;         ///< what the ranks register that they serve; empty: they do not say
   bool lockstep = false;
   engine_faults faults;
   std::optional<std::uint16_t> fault_rank; ///< only this rank misbehaves; none = all of them

@@ -44,7 +44,7 @@ sglang::registration make_registration(const engine_options& options, std::uint1
   r.max_num_seqs = options.model.running_requests_max;
   r.max_num_batched_tokens = options.model.chunk_tokens;
   r.kv_cache_size_tokens = options.model.kv_capacity_tokens;
-  r.instance_id = "rankwise-engine";
+  r.instance_id = options.model_name;
   r.positional_layouts = registered_layouts(options, odd);
   return r;
 }

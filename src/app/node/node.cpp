@@ -11,6 +11,7 @@
 #include "app/node/state_file.hpp"
 #include "app/process/scratch_folder.hpp"
 #include "core/load/doorbell.hpp"
+#include "io/front/model_naming.hpp"
 #include "io/http/admin_server.hpp"
 #include "io/zmq/engine_hub.hpp"
 #include "messages/type_ids.hpp"
@@ -334,6 +335,10 @@ class node::impl {
     if ((e.kind != link_event_kind::registered && e.kind != link_event_kind::restored) || e.rank.pool != serving_pool())
       return;
     const std::lock_guard guard{mutex_};
+    if (const auto warning = io::front::tokenizer_warning(config_.front.model, e.model_name);
+        !warning.empty() && (engine_version_.empty() || model_name_ != e.model_name))
+      spdlog::warn("event=no_tokenizer rank={} cause=\"{}\"", e.rank.rank, warning);
+    model_name_ = e.model_name;
     max_model_len_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(e.max_model_len, 0xffffffff));
     engine_version_ = e.engine_version;
   }
@@ -401,6 +406,7 @@ class node::impl {
     result.requests_in_flight = static_cast<std::uint32_t>(snapshot_.requests.in_flight());
     result.max_model_len = max_model_len_;
     result.engine_version = engine_version_;
+    result.model_name = model_name_;
     const bool single = config_.pools.size() == 1;
     const auto role = config_.pools[0].options.role;
     result.disaggregation_mode =
@@ -472,8 +478,9 @@ class node::impl {
     admin_->get("/ranks", with_snapshot([=](const node_snapshot& s) { return as_json(ranks_json(s)); }));
     admin_->get("/ranks/history",
                 [=, this](const http_query&) { return as_json(load_history_json(load_history_.all(), pool_names())); });
-    admin_->get("/status",
-                with_snapshot([=, this](const node_snapshot& s) { return as_json(status_json(s, info())); }));
+    admin_->get("/status", with_snapshot([=, this](const node_snapshot& s) {
+                  return as_json(status_json(s, info(), config_.front.model));
+                }));
     admin_->get("/metrics", with_snapshot([this](const node_snapshot& s) {
                   const auto i = info();
                   const auto front = front_->counters();
@@ -577,6 +584,7 @@ class node::impl {
   mutable bool was_ready_ = false;
   std::uint32_t max_model_len_ = 0;
   std::string engine_version_;
+  std::string model_name_;
   std::string fatal_;
 
   std::atomic<bool> running_{false};

@@ -3,6 +3,7 @@
 #include "app/node/history_file.hpp"
 #include "app/node/limited_log_sink.hpp"
 #include "app/node/node.hpp"
+#include "app/options/option_checks.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -33,6 +34,8 @@ struct node_flags {
   std::string history;
   std::string decisions;
   std::string log_level;
+  std::string model_path;
+  std::string served_model_name;
   int ranks = 0;
   bool check = false;
   bool fault_injection = false;
@@ -81,6 +84,10 @@ int run_node(const node_flags& flags) {
     config.history_file = flags.history;
   if (!flags.decisions.empty())
     config.decision_log = flags.decisions;
+  if (!flags.model_path.empty())
+    config.front.model.model_path = flags.model_path;
+  if (!flags.served_model_name.empty())
+    config.front.model.served_model_name = flags.served_model_name;
   if (!flags.log_level.empty())
     config.log_level = flags.log_level;
   if (flags.no_load_forwarding)
@@ -181,7 +188,11 @@ void add_node_command(CLI::App& app, int& exit_code) {
   sub->add_option("--advertise", flags->advertise,
                   "host that ranks are told to connect to, e.g. with tcp://0.0.0.0:30010");
   sub->add_option("--ranks", flags->ranks, "ranks that are awaited before the node is ready")
-      ->check(CLI::Range(1, 1024));
+      ->transform(whole_number(1, 1024));
+  sub->add_option("--model-path", flags->model_path,
+                  "folder of the model, whose tokenizer a gateway loads (default: what the ranks register)");
+  sub->add_option("--served-model-name", flags->served_model_name,
+                  "name by which clients ask for the model (default: what the ranks register, else the model path)");
   sub->add_option("--policy", flags->policy, "placement policy of every pool (default headroom)");
   sub->add_option("--admin", flags->admin, "host:port of the admin HTTP (default 127.0.0.1:30002)");
   sub->add_option("--state", flags->state,

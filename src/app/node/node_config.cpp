@@ -1,10 +1,12 @@
 #include "app/node/node_config.hpp"
 
+#include "app/options/duration.hpp"
 #include "io/zmq/address_block.hpp"
 
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -36,6 +38,8 @@ std::string written(const toml::node& node) {
       out << '"' << n.get() << '"';
     else if constexpr (toml::is_boolean<decltype(n)>)
       out << (n.get() ? "true" : "false");
+    else if constexpr (toml::is_floating_point<decltype(n)>)
+      out << (std::isfinite(n.get()) ? plain_digits(n.get()) : "no finite number");
     else if constexpr (toml::is_value<decltype(n)>)
       out << n.get();
   });
@@ -110,7 +114,7 @@ class table_reader {
       if (!value)
         complain_of_value(*node, key, "must be a number");
       else if (!(*value >= low && *value <= high))
-        complain_of_value(*node, key, "must be within " + shown(low) + " and " + shown(high));
+        complain_of_value(*node, key, "must be within " + plain_digits(low) + " and " + plain_digits(high));
       else
         out = *value;
     }
@@ -151,12 +155,6 @@ class table_reader {
  private:
   void complain_of_value(const toml::node& node, const std::string& key, const std::string& what) {
     complain(node, key, what + ", not " + written(node));
-  }
-
-  static std::string shown(double x) {
-    std::ostringstream out;
-    out << x;
-    return out.str();
   }
 
   const toml::node* find(const char* key) {
@@ -254,7 +252,6 @@ void read_pool(const toml::table& table, const std::string& file, config_errors&
 node_config default_config() {
   node_config config;
   config.pools.emplace_back();
-  config.front.model.model_path = "rankwise";
   config.front.model.max_context_length = 0;
   return config;
 }

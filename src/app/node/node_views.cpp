@@ -1,5 +1,6 @@
 #include "app/node/node_views.hpp"
 
+#include "io/front/model_naming.hpp"
 #include "wire/sglang/wire_error.hpp"
 
 #include <prometheus/metric_family.h>
@@ -129,12 +130,20 @@ json requests_json(const request_list& list) {
   return {{"in_flight", list.open_streams}, {"requests", std::move(rows)}};
 }
 
-json status_json(const node_snapshot& snapshot, const core::node_info& info) {
+json status_json(const node_snapshot& snapshot, const core::node_info& info, const io::front::model_facts& model) {
   json result;
   result["ready"] = info.ready;
   result["not_ready_reason"] = info.not_ready_reason;
   result["degraded"] = snapshot.degraded;
   result["degraded_reason"] = snapshot.degraded_reason;
+  const auto names = io::front::names_of(model, info.model_name);
+  result["model"] = {{"model_path", names.model_path},
+                     {"served_model_name", names.served_model_name},
+                     {"tokenizer_path", names.tokenizer_path}};
+  auto warnings = json::array();
+  if (auto warning = io::front::tokenizer_warning(model, info.model_name); !warning.empty())
+    warnings.push_back(std::move(warning));
+  result["warnings"] = std::move(warnings);
   auto pools = json::array();
   for (const auto& v : snapshot.pools)
     pools.push_back(

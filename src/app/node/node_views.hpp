@@ -17,7 +17,8 @@ namespace rankwise::app {
 [[nodiscard]] nlohmann::ordered_json actors_json(const node_snapshot& snapshot);
 [[nodiscard]] nlohmann::ordered_json ranks_json(const node_snapshot& snapshot);
 [[nodiscard]] nlohmann::ordered_json requests_json(const request_list& list);
-[[nodiscard]] nlohmann::ordered_json status_json(const node_snapshot& snapshot, const core::node_info& info);
+[[nodiscard]] nlohmann::ordered_json status_json(const node_snapshot& snapshot, const core::node_info& info,
+                                                 const io::front::model_facts& model);
 /// GET /v1/loads in SGLang's shape, with the pool's name beside each rank.
 [[nodiscard]] nlohmann::ordered_json loads_json(const std::vector<core::rank_load>& loads,
                                                 const std::vector<std::string>& pool_names);

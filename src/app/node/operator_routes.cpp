@@ -55,7 +55,7 @@ http_answer command_rank(const operator_backend& backend, const http_query& q, r
   command.force = q.get("force") == "1" || q.get("force") == "true";
   const auto deadline_s = q.number("deadline_s", backend.drain_s);
   if (!deadline_s || !(*deadline_s >= 0 && *deadline_s <= 1e7))
-    return refused(400, "deadline_s: \"" + q.get("deadline_s") + "\" is not a number of seconds");
+    return refused(400, "deadline_s: \"" + q.get("deadline_s") + "\" is not a number of seconds from 0 to 10000000");
   command.deadline = core::from_seconds(*deadline_s);
   const auto name = backend.pools[*pool] + "/" + std::to_string(*number);
   const auto result = backend.command(command);

@@ -45,7 +45,8 @@ json to_json(const io::rank_record& r) {
           {"data_parallel_size", e.data_parallel_size},
           {"max_model_len", e.max_model_len},
           {"engine_version", e.engine_version},
-          {"layouts", e.layouts}};
+          {"layouts", e.layouts},
+          {"model_name", e.model_name}};
 }
 
 io::rank_record record_of(const json& j) {
@@ -66,6 +67,7 @@ io::rank_record record_of(const json& j) {
   e.max_model_len = j.at("max_model_len").get<std::uint64_t>();
   e.engine_version = j.at("engine_version").get<std::string>();
   e.layouts = j.at("layouts").get<decltype(e.layouts)>();
+  e.model_name = j.value("model_name", ""); // files of before have none
   return r;
 }
 

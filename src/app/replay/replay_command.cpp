@@ -1,5 +1,6 @@
 #include "app/replay/replay_command.hpp"
 
+#include "app/options/option_checks.hpp"
 #include "app/replay/replay_client.hpp"
 #include "sim/built_in_workloads.hpp"
 
@@ -86,34 +87,34 @@ void add_workload_options(CLI::App& command, workload_choice& choice) {
       ->capture_default_str();
   command
       .add_option("--giant-every", choice.giant_every, "giants: one request of so many has a prompt of 100,000 tokens")
-      ->check(CLI::PositiveNumber)
+      ->transform(whole_number<std::size_t>(1))
       ->capture_default_str();
   command.add_option("--clients", choice.clients, "closed-loop: clients")
-      ->check(CLI::Range(1, 1'000'000))
+      ->transform(whole_number(1, 1'000'000))
       ->capture_default_str();
-  command
-      .add_option(
-          "--think-s", choice.think_s,
-          "agents, closed-loop: mean seconds, before --speed, from the end of a request to the client's next; 2 "
-          "by default")
-      ->check(CLI::NonNegativeNumber);
+  as_duration(command.add_option(
+      "--think-s", choice.think_s,
+      "agents, closed-loop: mean time, before --speed, from the end of a request to the client's next; 2s "
+      "by default"));
   command.add_option("--speed", choice.speed, "Arrivals come this many times faster")
-      ->check(CLI::PositiveNumber)
+      ->transform(number_above(0))
       ->capture_default_str();
   command
       .add_option("--limit", choice.limit,
                   "At most this many requests; 0 = all of a trace, 1000 of a built-in workload")
+      ->transform(whole_number<std::size_t>())
       ->capture_default_str();
-  command
-      .add_option("--duration", choice.duration_s, "Only what arrives in the first so many seconds of the run; 0 = all")
-      ->check(CLI::NonNegativeNumber)
+  as_duration(command.add_option("--duration", choice.duration_s,
+                                 "Only what arrives within this time from the run's start; 0 = all"))
       ->capture_default_str();
   command
       .add_option("--rate", choice.requests_per_s,
                   "Requests a second of a built-in workload, before --speed; not of a closed loop")
-      ->check(CLI::PositiveNumber)
+      ->transform(number_above(0))
       ->capture_default_str();
-  command.add_option("--seed", choice.seed, "Seed of everything left to chance")->capture_default_str();
+  command.add_option("--seed", choice.seed, "Seed of everything left to chance")
+      ->transform(whole_number<std::uint64_t>())
+      ->capture_default_str();
 }
 
 tl::expected<sim::workload, std::string> choose_workload(const workload_choice& choice) {
@@ -163,21 +164,20 @@ void add_replay_command(CLI::App& app, int& exit_code) {
   command->add_option("--target", parsed->client.target, "Address of the node's gRPC front")->capture_default_str();
   add_workload_options(*command, parsed->workload);
   command->add_option("--channels", parsed->client.channels, "HTTP/2 connections")
-      ->check(CLI::Range(1, 1024))
+      ->transform(whole_number(1, 1024))
       ->capture_default_str();
   command->add_option("--streams", parsed->client.streams_max, "Most requests at once")
-      ->check(CLI::PositiveNumber)
+      ->transform(whole_number<std::size_t>(1))
       ->capture_default_str();
   command->add_option("--rid-prefix", parsed->client.rid_prefix, "Beginning of every request id")
       ->capture_default_str();
-  command->add_option("--pin", parsed->pin, "Pin every request to this rank");
-  command->add_option("--deadline", parsed->client.deadline_s, "Seconds that each request may take; 0 = no limit")
-      ->check(CLI::NonNegativeNumber)
+  command->add_option("--pin", parsed->pin, "Pin every request to this rank")->transform(whole_number<int>());
+  as_duration(
+      command->add_option("--deadline", parsed->client.deadline_s, "How long each request may take; 0 = no limit"))
       ->capture_default_str();
-  command
-      ->add_option("--silence", parsed->client.silence_s,
-                   "Seconds without any token after which open requests are lost")
-      ->check(CLI::PositiveNumber)
+  as_duration(command->add_option("--silence", parsed->client.silence_s,
+                                  "Without any token for so long, open requests are lost"),
+              {.least_s = 1e-3})
       ->capture_default_str();
   command->add_option("--json", parsed->json_file, "Write all figures to this file");
   command->add_flag("--no-fail", parsed->no_fail, "Exit with 0 also when a request was lost or a token wrong");

@@ -1,9 +1,12 @@
 #include "app/sim/sim_event.hpp"
 
+#include "app/options/option_checks.hpp"
+
+#include <algorithm>
+#include <charconv>
 #include <fmt/format.h>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 
 namespace rankwise::app {
@@ -49,21 +52,30 @@ sim::rank_happening parse_happening(const std::string& text, const sim::simulati
       fail(": only a pd pool (--pool pd) has a prefill and a decode pool");
     h.pool = *role;
   }
-  char at = 0;
-  char more = 0;
+  const auto at = where.find('@');
+  const auto more = where.find(':');
+  const auto time = parse_duration(at == std::string::npos ? "" : where.substr(at + 1, more - at - 1)).value_or(-1);
   unsigned rank = 0;
-  std::istringstream rest(where);
-  if (!what || !(rest >> rank >> at >> h.at_s) || at != '@' || h.at_s < 0)
-    fail(" is not dies|slows|joins|drains|freezes:[prefill:|decode:]RANK@SECONDS[:FACTOR]");
+  const auto* const rank_end = where.data() + std::min(at, where.size());
+  const auto read = std::from_chars(where.data(), rank_end, rank);
+  if (!what || read.ec != std::errc{} || read.ptr != rank_end || time < 0 || time > duration_max_s)
+    fail(fmt::format(" is not dies|slows|joins|drains|freezes:[prefill:|decode:]RANK@TIME[:FACTOR]; TIME is {}, up to "
+                     "{}",
+                     duration_notation(), duration_text(duration_max_s)));
   const bool prefills = pair && h.pool == core::pool_role::prefill && pool.prefill_ranks > 0;
   const unsigned ranks = prefills ? pool.prefill_ranks : pool.ranks;
   if (rank >= ranks)
     fail(fmt::format(": rank {} is not one of 0 to {}", rank, ranks - 1));
   h.what = *what;
+  h.at_s = time;
   h.rank = static_cast<std::uint16_t>(rank);
   h.factor = 2;
-  if (rest >> more && (more != ':' || !(rest >> h.factor) || h.factor <= 0))
-    fail(": the factor is not a number above 0");
+  if (more != std::string::npos) {
+    const auto factor = parse_number(where.substr(more + 1));
+    if (!factor || *factor <= 0)
+      fail(": the factor is not a number above 0");
+    h.factor = *factor;
+  }
   return h;
 }
 

@@ -1,9 +1,11 @@
 #include "app/sim/sim_files.hpp"
 
+#include "app/sim/decisions_csv.hpp"
 #include "sim/step_fit.hpp"
 #include "sim/summary.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -75,21 +77,15 @@ void write_figures(const sim_options& o, const policy_runs& played) {
 }
 
 void write_decisions(const sim_options& o, const policy_runs& played) {
+  std::vector<std::string> names;
+  std::vector<policy_decisions> decisions;
   for (const auto& r : played.runs) {
-    const auto path = file_of(o.decisions, r.policy, played.runs.size() > 1);
-    std::string text = fmt::format("# {}, policy {}, ranks {}, seed {}\nrequest,time_s,rank{}\n", played.title(),
-                                   r.policy, o.ranks, o.workload.seed, o.pool == "pd" ? ",prefill_rank" : "");
-    for (std::size_t i = 0; i < r.result.requests.size(); ++i) {
-      const auto& q = r.result.requests[i];
-      if (q.bound_s < 0)
-        continue;
-      text += fmt::format("{},{:.9f},{}", i, q.bound_s, q.rank);
-      if (o.pool == "pd")
-        text += fmt::format(",{}", q.prefill_rank);
-      text += '\n';
-    }
-    write_file(path, text);
+    names.push_back(r.policy);
+    decisions.push_back({r.policy, r.result.requests});
   }
+  write_file(o.decisions, fmt::format("# {}, policy {}, ranks {}, seed {}\n", played.title(), fmt::join(names, " "),
+                                      o.ranks, o.workload.seed) +
+                              decisions_csv(decisions, o.pool == "pd"));
 }
 
 void write_steps(const sim_options& o, const policy_runs& played) {

@@ -34,6 +34,7 @@ struct node_info {
   std::uint32_t max_model_len = 0;        ///< From the registration; 0 = no rank yet.
   std::uint32_t requests_in_flight = 0;
   std::string engine_version;      ///< As registered, e.g. "sglang-0.5.23".
+  std::string model_name;          ///< What the ranks registered that they serve; empty = nothing, or no rank yet.
   std::string disaggregation_mode; ///< "null", "prefill" or "decode", as SGLang names it.
 };
 

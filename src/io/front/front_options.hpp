@@ -8,10 +8,11 @@
 
 namespace rankwise::io::front {
 
-/// What the front tells about the model; none of it is learnt from the ranks, whose registration does not carry it.
+/// What the front tells about the model. The ranks' registration carries its longest sequence and, where the engine
+/// says it, its name (model_naming.hpp); all else is known from here only.
 struct model_facts {
-  std::string model_path;
-  std::string served_model_name; ///< Empty = model_path.
+  std::string model_path;        ///< Empty = as the ranks registered it.
+  std::string served_model_name; ///< Empty = as the ranks registered it, else model_path.
   std::string tokenizer_path;    ///< A folder that the gateway can read; empty = model_path.
   std::string model_type;
   std::vector<std::string> architectures;

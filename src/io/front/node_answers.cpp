@@ -1,5 +1,6 @@
 #include "io/front/node_answers.hpp"
 
+#include "io/front/model_naming.hpp"
 #include "io/front/sglang_scheduler.pb.h"
 #include "io/grpc/protocol.hpp"
 
@@ -71,10 +72,6 @@ void add_value(::google::protobuf::Struct& to, const std::string& key, double va
   (*to.mutable_fields())[key].set_number_value(value);
 }
 
-const std::string& served_name(const model_facts& model) {
-  return model.served_model_name.empty() ? model.model_path : model.served_model_name;
-}
-
 } // namespace
 
 tl::expected<void, grpc::status> fill_loads(const pb::GetLoadsRequest& request, const core::node_info& node,
@@ -128,12 +125,13 @@ tl::expected<void, grpc::status> fill_loads(const pb::GetLoadsRequest& request, 
 
 void fill_model_info(const model_facts& model, const core::node_info& node, pb::GetModelInfoResponse& out) {
   const auto context = model.max_context_length > 0 ? model.max_context_length : clamp32(node.max_model_len);
-  out.set_model_path(model.model_path);
-  out.set_tokenizer_path(model.tokenizer_path.empty() ? model.model_path : model.tokenizer_path);
+  const auto names = names_of(model, node.model_name);
+  out.set_model_path(names.model_path);
+  out.set_tokenizer_path(names.tokenizer_path);
   out.set_is_generation(true);
   out.set_default_sampling_params_json(model.default_sampling_params_json);
   out.set_weight_version(model.weight_version);
-  out.set_served_model_name(served_name(model));
+  out.set_served_model_name(names.served_model_name);
   out.set_max_context_length(context);
   out.set_max_req_input_len(std::max(context - 1, 0));
   out.set_vocab_size(model.vocab_size);
@@ -151,10 +149,10 @@ void fill_model_info(const model_facts& model, const core::node_info& node, pb::
 void fill_server_info(const front_options& options, const core::node_info& node, const server_times& times,
                       pb::GetServerInfoResponse& out) {
   auto& args = *out.mutable_server_args();
-  add_value(args, "model_path", options.model.model_path);
-  add_value(args, "served_model_name", served_name(options.model));
-  add_value(args, "tokenizer_path",
-            options.model.tokenizer_path.empty() ? options.model.model_path : options.model.tokenizer_path);
+  const auto names = names_of(options.model, node.model_name);
+  add_value(args, "model_path", names.model_path);
+  add_value(args, "served_model_name", names.served_model_name);
+  add_value(args, "tokenizer_path", names.tokenizer_path);
   add_value(args, "dp_size", std::max(node.dp_size, 1U));
   add_value(args, "tp_size", 1);
   add_value(args, "disaggregation_mode", node.disaggregation_mode.empty() ? "null" : node.disaggregation_mode);

@@ -55,6 +55,7 @@ void registrations::take(rank_endpoint& e, std::string_view identity, zmq::messa
   event.data_parallel_size = registration->data_parallel_size;
   event.max_model_len = registration->max_model_len;
   event.engine_version = registration->engine_version;
+  event.model_name = registration->instance_id;
   event.layouts = registration->positional_layouts;
   if (event.data_parallel_size > 1 || e.id.rank > 0)
     directory_.note_several_ranks(e.id.pool);

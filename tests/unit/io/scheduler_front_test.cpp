@@ -1,10 +1,12 @@
 #include "fake_intake.hpp"
 #include "io/front/grpc_health.pb.h"
 #include "io/front/grpc_reflection_v1.pb.h"
+#include "io/front/model_naming.hpp"
 #include "io/front/scheduler_front.hpp"
 #include "io/front/sglang_scheduler.pb.h"
 #include "raw_client.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -437,7 +439,7 @@ TEST_F(scheduler_front_test, a_cancel_goes_to_the_owner_of_the_request) {
   intake_.set_owner(8);
   client_.reset(); // its connection with it
   ASSERT_EQ(intake_.cancels(1).size(), 1U);
-  EXPECT_EQ(intake_.cancelled_at(), std::vector<owner_id>{7});
+  EXPECT_EQ(intake_.cancelled_at(), std::vector<core::owner_id>{7});
 }
 
 TEST_F(scheduler_front_test, a_flood_from_the_node_ends_streams_instead_of_growing) {
@@ -535,6 +537,43 @@ TEST_F(scheduler_front_test, model_info_is_the_configured_one) {
   EXPECT_EQ(info.vocab_size(), 94);
   EXPECT_EQ(info.eos_token_ids_size(), 2);
   EXPECT_EQ(info.architectures(0), "LlamaForCausalLM");
+}
+
+TEST_F(scheduler_front_test, model_info_is_what_the_ranks_say_where_nothing_is_configured) {
+  start(front_options{});
+  const auto told = [this] { return unary<pb::GetModelInfoResponse>(path("GetModelInfo"), pb::GetModelInfoRequest{}); };
+  EXPECT_EQ(told().served_model_name(), "rankwise") << "nobody names it";
+  auto node = intake_.info();
+  node.model_name = "/models/of-the-ranks";
+  intake_.set_info(node);
+  EXPECT_EQ(told().served_model_name(), "/models/of-the-ranks");
+  EXPECT_EQ(told().model_path(), "/models/of-the-ranks");
+  EXPECT_EQ(told().tokenizer_path(), "/models/of-the-ranks");
+}
+
+TEST(model_naming, the_configuration_comes_first_and_the_ranks_second) {
+  model_facts model;
+  model.model_path = "/models/m";
+  EXPECT_EQ(names_of(model, "").served_model_name, "/models/m");
+  EXPECT_EQ(names_of(model, "m-of-the-ranks").served_model_name, "m-of-the-ranks");
+  EXPECT_EQ(names_of(model, "m-of-the-ranks").tokenizer_path, "/models/m");
+  model.served_model_name = "m";
+  model.tokenizer_path = "/tokenizers/m";
+  EXPECT_EQ(names_of(model, "m-of-the-ranks").served_model_name, "m");
+  EXPECT_EQ(names_of(model, "m-of-the-ranks").tokenizer_path, "/tokenizers/m");
+}
+
+TEST(model_naming, a_gateway_without_a_tokenizer_is_warned_of_and_the_key_named) {
+  model_facts model;
+  for (const auto* registered : {"", "some-name", "/no/such/folder"}) {
+    const auto warning = tokenizer_warning(model, registered);
+    EXPECT_THAT(warning, ::testing::HasSubstr("503 tokenizer_load_failed"));
+    EXPECT_THAT(warning, ::testing::HasSubstr("--model-path (model.model_path)"));
+    EXPECT_THAT(warning, ::testing::HasSubstr(registered));
+  }
+  EXPECT_EQ(tokenizer_warning(model, "/tmp"), "") << "a folder that a gateway on this machine can read";
+  model.tokenizer_path = "/elsewhere";
+  EXPECT_EQ(tokenizer_warning(model, ""), "") << "whoever sets it knows";
 }
 
 TEST_F(scheduler_front_test, the_rest_of_the_service_is_unimplemented) {

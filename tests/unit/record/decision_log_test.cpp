@@ -7,6 +7,7 @@
 #include "sim/pool_simulation.hpp"
 #include "sim/suite.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -181,6 +182,50 @@ TEST(decision_log, one_whose_beginning_was_cut_off_is_compared_from_the_next_pro
   ASSERT_TRUE(both) << both.error();
   EXPECT_EQ(both->decisions, replay(whole.text())->decisions);
   EXPECT_EQ(both->lines_skipped, 20u);
+}
+
+TEST(decision_log, one_whose_first_line_was_cut_says_where_the_next_whole_start_is_and_goes_on_from_there) {
+  const auto whole = simulated(4); // two front ends: two controllers
+  auto tail = whole;
+  tail.lines.erase(tail.lines.begin(), tail.lines.end() - 21);
+  tail.lines.front().erase(0, 10);
+  const auto both = replay(tail.text() + whole.text());
+  ASSERT_TRUE(both) << both.error();
+  EXPECT_EQ(both->incomplete, "line 1: its beginning was cut off");
+  EXPECT_EQ(both->decisions, replay(whole.text())->decisions);
+  ASSERT_EQ(both->gaps.size(), 1u);
+  const auto& gap = both->gaps[0];
+  EXPECT_EQ(gap.line, 1u);
+  EXPECT_EQ(gap.lines_skipped, 20u);
+  ASSERT_EQ(gap.next_starts.size(), 2u);
+  for (const auto& [controller, start] : gap.next_starts) {
+    ASSERT_TRUE(start) << controller;
+    ASSERT_GT(*start, 21u);
+    EXPECT_THAT(whole.lines.at(*start - 22), HasSubstr(fmt::format("\"c\":{},\"is\":\"opened\"", controller)));
+  }
+  const auto alone = replay(tail.text());
+  ASSERT_TRUE(alone) << alone.error();
+  ASSERT_EQ(alone->gaps.size(), 1u);
+  for (const auto& [controller, start] : alone->gaps[0].next_starts)
+    EXPECT_FALSE(start) << "nothing follows for controller " << controller;
+}
+
+TEST(decision_log, each_loss_is_a_gap_of_its_own) {
+  const auto whole = simulated(1);
+  const std::string lost = R"({"is":"lost","lines":3,"why":"the disk was too slow"})";
+  const auto verdict = replay(whole.text() + lost + "\n" + whole.text() + lost + "\n");
+  ASSERT_TRUE(verdict) << verdict.error();
+  ASSERT_EQ(verdict->gaps.size(), 2u);
+  const auto length = whole.lines.size();
+  EXPECT_EQ(verdict->gaps[0].line, length + 1);
+  EXPECT_EQ(verdict->gaps[0].next_starts.at(0), length + 2);
+  EXPECT_EQ(verdict->gaps[1].line, 2 * length + 2);
+  EXPECT_EQ(verdict->gaps[1].next_starts.at(0), std::nullopt);
+}
+
+TEST(decision_log, a_text_that_is_none_is_no_log_whose_beginning_was_cut) {
+  EXPECT_THAT(replay("my thesis\n").error(), HasSubstr("line 1: \"my thesis\" is not a JSON object"));
+  EXPECT_THAT(replay("my thesis\nin two lines\n").error(), HasSubstr("line 1: \"my thesis\""));
 }
 
 TEST(decision_log, options_and_doubles_come_back_to_the_bit) {

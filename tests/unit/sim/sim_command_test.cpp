@@ -1,13 +1,16 @@
 #include "app/sim/sim_command.hpp"
 
 #include "app/process/scratch_folder.hpp"
+#include "app/sim/decisions_csv.hpp"
 
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
 #include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace rankwise::app {
 namespace {
@@ -85,9 +88,54 @@ TEST_F(sim_command, an_event_names_its_pool_and_a_rank_that_is_there) {
   EXPECT_THAT(complaint_of("--event dies:8@1"), HasSubstr("--event: \"dies:8@1\": rank 8 is not one of 0 to 7"));
   EXPECT_THAT(complaint_of("--pool pd --prefill-ranks 2 --event dies:2@1"), HasSubstr("rank 2 is not one of 0 to 1"));
   EXPECT_THAT(complaint_of("--event dies:decode:1@1"), HasSubstr("only a pd pool"));
-  for (const std::string wrong : {"dies", "dies:", "dies:1", "dies:1@", "dies:1@-1", "bursts:1@1", "dies:x:1@1"})
+  EXPECT_EQ(of("--event dies:0@1500ms"), of("--event dies:0@1.5"));
+  EXPECT_EQ(of("--event slows:0@0.05m:3"), of("--event slows:0@3:3"));
+  for (const std::string wrong :
+       {"dies:1@2d", "dies:1@1e400", "dies", "dies:", "dies:1", "dies:1@", "dies:1@-1", "bursts:1@1", "dies:x:1@1"})
     EXPECT_THAT(complaint_of("--event " + wrong), HasSubstr("--event: \"" + wrong + "\" is not dies|slows")) << wrong;
   EXPECT_THAT(complaint_of("--event slows:1@1:0"), HasSubstr("the factor is not a number above 0"));
+  EXPECT_THAT(complaint_of("--event slows:1@1:2x"), HasSubstr("the factor is not a number above 0"));
+}
+
+TEST_F(sim_command, decisions_of_several_policies_stand_side_by_side_in_the_file_that_was_named) {
+  const auto file = folder + "/decisions.csv";
+  const auto read = [&](const std::string& arguments) {
+    EXPECT_EQ(run("--limit 200 --decisions " + file + " " + arguments), 0) << complaint;
+    std::ifstream in{file};
+    std::vector<std::vector<std::string>> rows;
+    for (std::string line; std::getline(in, line);) {
+      rows.emplace_back();
+      std::istringstream cells{line + ","};
+      for (std::string cell; std::getline(cells, cell, ',');)
+        rows.back().push_back(cell);
+    }
+    std::filesystem::remove(file);
+    return rows;
+  };
+  const auto both = read("--policies round_robin,headroom");
+  ASSERT_EQ(both.size(), 202u);
+  EXPECT_THAT(both[1],
+              testing::ElementsAre("request", "round_robin_time_s", "round_robin", "headroom_time_s", "headroom"));
+  const auto one = read("--policies headroom");
+  ASSERT_EQ(one.size(), 202u);
+  EXPECT_THAT(one[1], testing::ElementsAre("request", "time_s", "rank"));
+  for (std::size_t i = 2; i < 202; ++i)
+    EXPECT_THAT(both[i], testing::ElementsAre(one[i][0], testing::_, testing::_, one[i][1], one[i][2])) << i;
+  const auto pairs = read("--pool pd --policies round_robin,headroom");
+  ASSERT_EQ(pairs.size(), 202u);
+  EXPECT_EQ(pairs[1].size(), 7u);
+  EXPECT_EQ(pairs[2].size(), 7u);
+}
+
+TEST_F(sim_command, a_request_without_a_rank_has_empty_cells_where_another_policy_placed_it) {
+  std::vector<sim::request_result> placed(2);
+  placed[0].bound_s = 1;
+  placed[0].rank = 3;
+  placed[1].bound_s = 2;
+  auto not_all = placed;
+  not_all[0].bound_s = -1;
+  EXPECT_EQ(decisions_csv({{"a", placed}, {"b", not_all}}, false),
+            "request,a_time_s,a,b_time_s,b\n0,1.000000000,3,,\n1,2.000000000,0,2.000000000,0\n");
 }
 
 TEST_F(sim_command, steps_of_one_run_fit_to_its_constants_and_a_run_with_the_fit_is_the_same) {
