@@ -182,7 +182,7 @@ void decision_writer::progress(const core::batch_progress& p, core::timestamp no
     put(j, p.rank, p.epoch);
     j["generated"] = p.generated_tokens;
     j["owner"] = p.owner;
-    j["batch"] = p.batch;
+    j["number"] = p.batch;
     if (!p.first_tokens.empty()) {
       j["first"] = p.first_tokens;
       j["cached"] = p.first_cached;

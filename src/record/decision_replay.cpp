@@ -217,8 +217,8 @@ class replayer {
     p.generated_tokens = number<std::uint64_t>(j, "generated");
     if (j.contains("owner")) // logs of earlier versions know of one owner, and do not number batches
       p.owner = number<core::owner_id>(j, "owner");
-    if (j.contains("batch"))
-      p.batch = number<std::uint64_t>(j, "batch");
+    if (j.contains("number"))
+      p.batch = number<std::uint64_t>(j, "number");
     if (j.contains("first")) {
       j["first"].get_to(p.first_tokens);
       j.at("cached").get_to(p.first_cached);

@@ -110,7 +110,7 @@ TEST(counter_cases, slots_of_ended_requests_are_used_again) {
     n.submit(s, make_request("r" + std::to_string(s)));
     n.output(n.sent.back(), 1, finish_reason::stop);
   }
-  EXPECT_EQ(n.sent.front().handle & 0xffffff, n.sent.back().handle & 0xffffff);
+  EXPECT_EQ(slot_of(n.sent.front().handle), slot_of(n.sent.back().handle));
   EXPECT_NE(n.sent.front().handle, n.sent.back().handle);
   expect_nothing_charged(n, 1);
 }

@@ -344,7 +344,7 @@ TEST_F(placement_cases, requests_that_have_not_started_on_a_killed_rank_move_and
   for (const auto& leg : std::vector<mini_node::sent_leg>(n.sent))
     n.output(leg, 1, finish_reason::stop);
   EXPECT_EQ(n.table.counts().completed, 20u);
-  n.controllers[0]->rank_up(test::up(0, 2, 2, 4), n.now); // its replacement serves
+  n.replace({0, 2}, 2, 4); // its replacement serves
   n.submit(21, make_request("r21"));
   n.submit(22, make_request("r22"));
   n.submit(23, make_request("r23"));

@@ -167,6 +167,13 @@ class mini_node {
     flush();
   }
 
+  /// A new incarnation of the rank takes work: its owner hears of it, and then the controller.
+  void replace(rank_id rank, rank_epoch epoch, std::uint32_t ranks) {
+    static_cast<void>(table.on_rank_up(rank, epoch, now, fx));
+    controllers[rank.pool]->rank_up(up(rank.pool, rank.rank, epoch, ranks), now);
+    flush();
+  }
+
   /// The controller comes up again with nothing in its memory; its ranks announce themselves to it.
   void restart_controller(std::uint16_t pool, std::uint16_t ranks) {
     ++pool_configs[pool].term;

@@ -579,8 +579,7 @@ void soak(mini_node& n, bool pair, std::uint64_t seed) {
       const rank_id id{static_cast<std::uint16_t>(below(pools)), static_cast<std::uint16_t>(below(ranks))};
       auto& epoch = epochs.try_emplace(id, 1).first->second;
       n.lose(id, epoch);
-      static_cast<void>(n.table.on_rank_up(id, ++epoch, n.now, n.fx));
-      n.controllers[id.pool]->rank_up(test::up(id.pool, id.rank, epoch, ranks), n.now);
+      n.replace(id, ++epoch, ranks);
     } else if (what < 97) {
       const rank_id id{0, static_cast<std::uint16_t>(below(ranks))};
       n.controllers[0]->report(test::report_of(id.rank, static_cast<std::uint64_t>(step), n.now,
