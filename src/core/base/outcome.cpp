@@ -1,5 +1,4 @@
 #include "core/base/outcome.hpp"
-#include "core/rank/rank_link.hpp"
 
 #include <array>
 
@@ -42,20 +41,6 @@ std::string_view to_string(outcome_kind k) noexcept {
     return "cancelled";
   case outcome_kind::refused:
     return "refused";
-  }
-  return "unknown";
-}
-
-std::string_view to_string(send_result r) noexcept {
-  switch (r) {
-  case send_result::queued:
-    return "queued";
-  case send_result::queue_full_requests:
-    return "queue_full_requests";
-  case send_result::queue_full_bytes:
-    return "queue_full_bytes";
-  case send_result::unknown_link:
-    return "unknown_link";
   }
   return "unknown";
 }

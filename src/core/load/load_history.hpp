@@ -2,7 +2,7 @@
 
 #include "core/base/ids.hpp"
 #include "core/base/time.hpp"
-#include "core/placement/pool_controller.hpp"
+#include "core/load/rank_row.hpp"
 
 #include <cstddef>
 #include <cstdint>
