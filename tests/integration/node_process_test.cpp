@@ -162,6 +162,35 @@ TEST_F(node_process, serves_every_request_once_and_every_token_in_order) {
   end_and_check_history();
 }
 
+TEST_F(node_process, of_four_request_managers_one_dies_under_load_and_only_its_streams_end) {
+  std::ofstream{folder + "/node.toml"} << "[requests]\nmanagers = 4\n";
+  start_node(4, {"--config", folder + "/node.toml"});
+  start_engine(0, 4, 4);
+  await_ready();
+  auto replay = start_replay({"--limit", "200", "--rate", "60"});
+  std::this_thread::sleep_for(2s);
+  EXPECT_EQ(io::http_post(admin, "/fault/crash?role=request_manager&index=2").status, 200);
+  EXPECT_EQ(io::http_post(admin, "/fault/crash?role=request_manager&index=4").status, 404);
+  const auto result = result_of(*replay);
+  EXPECT_EQ(result["requests"]["lost"], 0) << result.dump();
+  EXPECT_EQ(result["tokens"]["wrong"], 0);
+  const auto failed = result["requests"]["failed"].get<int>();
+  EXPECT_GT(failed, 0);
+  EXPECT_LT(failed, 100) << "about a quarter of those that were streaming";
+  for (const auto& [reason, count] : result["failures"].items())
+    EXPECT_EQ(reason, "request_manager_restarted") << count;
+  EXPECT_EQ(result["requests"]["completed"].get<int>() + failed, 200);
+  for (const auto& rank : get("/ranks")["pools"][0]["ranks"])
+    EXPECT_EQ(rank["requests"], 0) << rank.dump();
+  const auto actors = get("/actors")["children"];
+  EXPECT_EQ(std::count_if(actors.begin(), actors.end(), [](const json& a) { return a["role"] == "request_manager"; }),
+            4);
+  EXPECT_TRUE(std::any_of(actors.begin(), actors.end(), [](const json& a) {
+    return a["role"] == "request_manager" && a["name"] == "2" && a["restarts"] == 1;
+  })) << actors.dump();
+  EXPECT_EQ(node->end(10s), 0);
+}
+
 // 38. one of four ranks killed
 TEST_F(node_process, a_killed_rank_fails_only_the_streams_on_it_and_its_replacement_serves) {
   start_node(4);

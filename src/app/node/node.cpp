@@ -536,7 +536,13 @@ class node::impl {
                   "rank: pool " + found->options.name + " has at most " + std::to_string(found->options.ranks_max) +
                       " ranks\n"};
       }
-    } else if (order.role != "request_manager" && order.role != "load_forwarder" && order.role != "introspector") {
+    } else if (order.role == "request_manager") {
+      const auto index = q.number("index", std::uint64_t{0});
+      if (!index || *index >= config_.managers)
+        return {404, "text/plain",
+                "index: \"" + q.get("index") + "\" is not one of 0 to " + std::to_string(config_.managers - 1) + "\n"};
+      order.rank.rank = static_cast<std::uint16_t>(*index);
+    } else if (order.role != "load_forwarder" && order.role != "introspector") {
       return {404, "text/plain",
               "role: \"" + order.role +
                   "\" is not request_manager, dp_controller, dp_rank, load_forwarder or introspector\n"};
