@@ -268,7 +268,7 @@ template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, request_counts& x) {
   return f(caf::meta::type_name("request_counts"), x.submitted, x.accepted, x.completed, x.failed, x.cancelled,
            x.refused, x.moved, x.tokens_delivered, x.batches, x.outputs_of_unknown_requests, x.outputs_of_old_epochs,
-           x.outputs_of_old_attempts, x.by_failure, x.accepted_open, x.placements_of_old_terms);
+           x.outputs_of_old_attempts, x.by_failure, x.accepted_open, x.placements_of_old_terms, x.outputs_behind_a_gap);
 }
 
 template <class Inspector>

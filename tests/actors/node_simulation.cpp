@@ -808,6 +808,9 @@ class node_simulation {
       if (table.open_streams() != 0 || table.counts().in_flight() != 0)
         log_.violation(fmt::format("RequestManager {}: {} open streams, {} in flight", m->state.config.name,
                                    table.open_streams(), table.counts().in_flight()));
+      if (table.counts().outputs_behind_a_gap != 0) // what a broken link loses belongs to an epoch that is over
+        log_.violation(fmt::format("RequestManager {}: {} outputs behind a gap, and no link lost any under its epoch",
+                                   m->state.config.name, table.counts().outputs_behind_a_gap));
       counts_.moved += table.counts().moved;
     }
     for (std::uint16_t pool = 0; pool < pool_count_; ++pool)

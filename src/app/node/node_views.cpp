@@ -280,6 +280,11 @@ std::string metrics_text(const metrics_input& in) {
   f.counter("rankwise_outputs_dropped_total", dropped, number(c.outputs_of_old_epochs), {{"kind", "old_epoch"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(c.outputs_of_old_attempts), {{"kind", "old_attempt"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.unknown_rids), {{"kind", "unknown_rid"}});
+  const auto* const gaps =
+      "Outputs before which tokens never arrived, by the count that came with them, by where it was "
+      "seen; their streams move or end as tokens_lost";
+  f.counter("rankwise_outputs_behind_a_gap_total", gaps, number(c.outputs_behind_a_gap), {{"at", "request_manager"}});
+  f.counter("rankwise_outputs_behind_a_gap_total", gaps, number(in.front.events_behind_a_gap), {{"at", "front"}});
   f.counter("rankwise_decision_log_lines_lost_total", "Lines that a decision log lacks: it ends there for a replay",
             number(in.decision_lines_lost));
   f.counter("rankwise_placements_of_old_terms_total",

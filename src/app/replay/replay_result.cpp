@@ -53,6 +53,7 @@ outcome_kind kind_of(failure reason) noexcept {
     return outcome_kind::cancelled;
   case failure::none:
   case failure::rank_lost:
+  case failure::tokens_lost:
   case failure::engine_error:
   case failure::engine_aborted:
   case failure::partner_leg_failed:

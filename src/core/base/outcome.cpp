@@ -26,6 +26,7 @@ std::string_view to_string(failure f) noexcept {
       "shutting_down",
       "unsupported",
       "request_manager_overloaded",
+      "tokens_lost",
   };
   const auto index = static_cast<std::size_t>(f);
   return index < names.size() ? names[index] : std::string_view{"unknown"};

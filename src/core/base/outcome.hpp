@@ -36,9 +36,10 @@ enum class failure : std::uint8_t {
   shutting_down = 17,             ///< The node is stopping and takes nothing new, or ran out of its drain time.
   unsupported = 18, ///< The request asks for something that this node does not do; the text names the field.
   request_manager_overloaded = 19, ///< The queue of submissions towards RequestManager is full.
+  tokens_lost = 20, ///< Tokens that the engine counts never arrived here: the stream ends rather than be short.
 };
 
-inline constexpr std::uint8_t failure_count = 20;
+inline constexpr std::uint8_t failure_count = 21;
 
 /// The name used in metrics, logs and JSON, e.g. "rank_lost".
 [[nodiscard]] std::string_view to_string(failure f) noexcept;

@@ -34,6 +34,7 @@ request_counts& request_counts::operator+=(const request_counts& other) noexcept
   outputs_of_unknown_requests += other.outputs_of_unknown_requests;
   outputs_of_old_epochs += other.outputs_of_old_epochs;
   outputs_of_old_attempts += other.outputs_of_old_attempts;
+  outputs_behind_a_gap += other.outputs_behind_a_gap;
   accepted_open += other.accepted_open;
   placements_of_old_terms += other.placements_of_old_terms;
   for (std::size_t i = 0; i < by_failure.size(); ++i)
@@ -567,8 +568,20 @@ void request_table::on_prefill_output(request_handle handle, slot& s, const outp
   end_stream(s.stream, std::move(why), batch.received_at, fx);
 }
 
+// An answer with a hole, or a short one, must never look like a good one. One whose client has seen nothing begins
+// anew.
+void request_table::on_gap(slot& s, std::uint32_t missing, const output_batch& batch, request_effects& fx) {
+  ++counts_.outputs_behind_a_gap;
+  move_or_fail(s.handle, failure::tokens_lost,
+               std::to_string(missing) + " tokens of rank " + std::to_string(batch.rank.rank) +
+                   " never arrived here, by the engine's count",
+               batch.received_at, fx);
+}
+
 void request_table::on_token_output(request_handle handle, slot& s, const output_item& item, const output_batch& batch,
                                     request_effects& fx) {
+  if (const auto arrived = s.next_index + item.token_count; item.completion_tokens > arrived)
+    return on_gap(s, item.completion_tokens - arrived, batch, fx);
   auto& l = s.legs[0];
   stream_event e;
   e.stream = s.stream;

@@ -59,7 +59,8 @@ struct request_counts {
   std::uint64_t outputs_of_unknown_requests = 0; ///< late outputs of ended requests, or of another process
   std::uint64_t outputs_of_old_epochs = 0;
   std::uint64_t outputs_of_old_attempts = 0;
-  std::uint64_t accepted_open = 0; ///< streams held now that were accepted: in_flight(), counted in another way
+  std::uint64_t outputs_behind_a_gap = 0; ///< by the engine's count of tokens, some before them never arrived
+  std::uint64_t accepted_open = 0;        ///< streams held now that were accepted: in_flight(), counted in another way
   std::uint64_t placements_of_old_terms = 0; ///< of a controller that had been replaced when they were read
   std::array<std::uint64_t, failure_count> by_failure{};
 
@@ -209,6 +210,7 @@ class request_table {
                          request_effects& fx);
   void on_token_output(request_handle handle, slot& s, const output_item& item, const output_batch& batch,
                        request_effects& fx);
+  void on_gap(slot& s, std::uint32_t missing, const output_batch& batch, request_effects& fx);
   void note(history_kind kind, timestamp at, const slot& s, const leg* l);
   void note_tokens(const slot& s, const output_item& item, const output_batch& batch);
   void note_outcome(stream_id id, const outcome& why, timestamp at);

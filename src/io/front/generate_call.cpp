@@ -80,6 +80,13 @@ void generate_call::on_event(const core::stream_event& event, const core::stream
     return;
   }
   auto& s = samples_[event.sample];
+  if (event.completion_tokens > s.ids.size() + event.token_count) {
+    shared_.events_behind_a_gap.add();
+    shared_.intake->cancel(stream(), owner_, core::failure::tokens_lost);
+    end({core::outcome_kind::failed, core::failure::tokens_lost,
+         std::to_string(event.completion_tokens - s.ids.size() - event.token_count) + " tokens never arrived here", 0});
+    return;
+  }
   if (event.token_count > 0) {
     // Never negative: they come from the engine's vocabulary, and the wire's codec has checked them.
     const auto* from = reinterpret_cast<const std::uint32_t*>(batch.tokens.data()) + event.token_offset;

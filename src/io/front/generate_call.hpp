@@ -27,8 +27,9 @@ struct generate_shared {
   ::sglang::grpc::scheduler::GenerateResponse* complete = nullptr; ///< Likewise for completes.
   generate_call* first = nullptr;                                  ///< List of all open calls.
   grpc::counter slow_clients;
-  grpc::counter events_late; ///< For a stream that is not open any more.
-  grpc::counter events_bad;  ///< Of a sample that does not exist, or behind the end of its sample.
+  grpc::counter events_late;         ///< For a stream that is not open any more.
+  grpc::counter events_behind_a_gap; ///< Tokens before them never arrived, by the count that came with them.
+  grpc::counter events_bad;          ///< Of a sample that does not exist, or behind the end of its sample.
   grpc::counter chunks;
   grpc::counter tokens;
 };

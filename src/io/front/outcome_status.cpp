@@ -53,6 +53,7 @@ status_code to_status_code(core::failure reason, std::int32_t engine_status) noe
   case failure::no_rank_available:
   case failure::pinned_rank_unavailable:
   case failure::rank_lost:
+  case failure::tokens_lost:
   case failure::request_manager_restarted:
   case failure::shutting_down:
     return status_code::unavailable;

@@ -128,6 +128,7 @@ class scheduler_front::impl {
     out.invalid = invalid_.get();
     out.slow_clients = shared_.slow_clients.get();
     out.events_late = shared_.events_late.get();
+    out.events_behind_a_gap = shared_.events_behind_a_gap.get();
     out.events_bad = shared_.events_bad.get();
     out.queue_overflows = queue_overflows_.get();
     return out;

@@ -28,8 +28,9 @@ struct front_counters {
   std::uint64_t tokens = 0;  ///< Tokens handed to clients' connections.
   std::uint64_t invalid = 0; ///< Generate requests refused by the front itself.
   std::uint64_t slow_clients = 0;
-  std::uint64_t events_late = 0; ///< For a stream that had ended here.
-  std::uint64_t events_bad = 0;  ///< Of a sample that is not there, or with a cut outside of its batch.
+  std::uint64_t events_late = 0;         ///< For a stream that had ended here.
+  std::uint64_t events_behind_a_gap = 0; ///< Tokens before them never arrived: their streams ended as tokens_lost.
+  std::uint64_t events_bad = 0;          ///< Of a sample that is not there, or with a cut outside of its batch.
   std::uint64_t queue_overflows = 0;
 };
 

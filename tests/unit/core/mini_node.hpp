@@ -137,8 +137,9 @@ class mini_node {
   }
 
   /// The engine says `count` tokens of the leg, and how it finished.
+  /// `engine_count`: how many tokens the engine says that it made; 0 = it does not say.
   void output(const sent_leg& leg, std::uint32_t count, finish_reason finish = finish_reason::none,
-              std::int32_t status = 0) {
+              std::int32_t status = 0, std::uint32_t engine_count = 0) {
     output_batch b;
     b.rank = leg.rank;
     b.epoch = leg.epoch;
@@ -148,6 +149,7 @@ class mini_node {
     item.attempt = leg.attempt;
     item.token_count = count;
     item.finish = finish;
+    item.completion_tokens = engine_count;
     item.finish_status = status;
     if (finish == finish_reason::abort) {
       item.finish_text = 0;

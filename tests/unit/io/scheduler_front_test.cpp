@@ -431,6 +431,19 @@ TEST_F(scheduler_front_test, when_a_request_manager_is_gone_its_streams_end_and_
   EXPECT_EQ(client_->wait(two).status(), 0);
 }
 
+TEST_F(scheduler_front_test, a_stream_of_which_a_batch_never_arrived_ends_with_an_error_and_is_never_short) {
+  start();
+  const auto id = generate(request_of("a"));
+  const auto s = stream(0);
+  front_->deliver(batch_builder{}.tokens(s, {1, 2}, 2).take());
+  front_->deliver(batch_builder{}.tokens(s, {5}, 5, 0, finish_reason::stop).take()); // 3 and 4 never came
+  EXPECT_EQ(client_->wait(id).status(), 14);
+  EXPECT_EQ(client_->wait(id).message(), "tokens_lost: 2 tokens never arrived here");
+  ASSERT_EQ(intake_.cancels(1).size(), 1U);
+  EXPECT_EQ(intake_.cancels(1)[0].second, failure::tokens_lost);
+  EXPECT_EQ(front_->counters().events_behind_a_gap, 1U);
+}
+
 TEST_F(scheduler_front_test, a_cancel_goes_to_the_owner_of_the_request) {
   start();
   intake_.set_owner(7);

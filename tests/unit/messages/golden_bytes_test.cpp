@@ -96,6 +96,7 @@ core::request_counts some_counts() {
   c.outputs_of_old_attempts = 12;
   c.by_failure[core::failure_count - 1] = 13;
   c.placements_of_old_terms = 14;
+  c.outputs_behind_a_gap = 15;
   return c;
 }
 

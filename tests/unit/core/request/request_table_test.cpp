@@ -528,6 +528,34 @@ TEST(request_table, rows_tell_the_stage_of_each_request) {
   EXPECT_EQ(n.table.rows(n.now, 1).size(), 1u);
 }
 
+TEST(request_table, a_stream_of_which_tokens_never_arrived_ends_and_is_never_short) {
+  for (const auto finish : {finish_reason::none, finish_reason::stop}) {
+    auto n = mini_node::unified(2);
+    n.submit(1, make_request("a"));
+    n.output(n.sent[0], 2, finish_reason::none, 0, 2);
+    n.output(n.sent[0], 1, finish, 0, 5); // two were lost on their way
+    EXPECT_EQ(only_outcome(n, 1).kind, outcome_kind::failed);
+    EXPECT_EQ(only_outcome(n, 1).reason, failure::tokens_lost);
+    EXPECT_THAT(only_outcome(n, 1).text, HasSubstr("2 tokens of rank"));
+    EXPECT_EQ(n.tokens[1], 2u) << "nothing behind the gap";
+    EXPECT_EQ(n.finishes[1], 0u);
+    EXPECT_EQ(n.table.counts().outputs_behind_a_gap, 1u);
+    expect_clean(n);
+  }
+}
+
+TEST(request_table, one_whose_first_tokens_were_lost_begins_anew) {
+  auto n = mini_node::unified(2);
+  n.submit(1, make_request("a"));
+  n.output(n.sent[0], 1, finish_reason::none, 0, 2);
+  EXPECT_TRUE(n.outcomes[1].empty());
+  ASSERT_EQ(n.sent.size(), 2u);
+  EXPECT_EQ(n.aborts_of(n.sent[0].handle), 1u);
+  n.output(n.sent[1], 3, finish_reason::stop, 0, 3);
+  EXPECT_EQ(n.tokens[1], 3u);
+  expect_clean(n);
+}
+
 TEST(request_table, every_handle_names_its_owner_and_none_comes_again) {
   request_table_options o;
   o.owner = 77;
