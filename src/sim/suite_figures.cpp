@@ -73,10 +73,29 @@ class suite {
     });
   }
 
-  void add(std::string scenario, std::string policy, std::string name, double value, std::string target = {},
-           bool holds = true, std::string peer = {}, double peer_value = 0) {
-    figures_.push_back({std::move(scenario), std::move(policy), std::move(name), value, std::move(peer), peer_value,
-                        std::move(target), holds});
+  void add(std::string scenario, std::string policy, std::string name, double value, figure_sample sample,
+           std::string target = {}, bool holds = true, std::string peer = {}, double peer_value = 0) {
+    figures_.push_back({std::move(scenario), std::move(policy), std::move(name), value, sample, std::move(peer),
+                        peer_value, std::move(target), holds});
+  }
+
+  static figure_sample requests_of(const run_summary& s) { return {s.requests, "requests"}; }
+
+  static figure_sample scenarios_of(std::size_t n) { return {n, "scenarios"}; }
+
+  /// The share of `all` scenarios that have a property, `part` of them, beside the share that must have it.
+  void add_share(std::string scenarios, std::string name, std::size_t part, std::size_t all, double wanted) {
+    const auto of_all = [&](std::size_t n) {
+      return all == 0 ? 1.0 : static_cast<double>(n) / static_cast<double>(all);
+    };
+    const double value = of_all(part);
+    auto target = wanted == 1 ? std::string{"= 1"} : fmt::format(">= {:g}", wanted);
+    double least = wanted;
+    if (options_.short_form && wanted < 1) {
+      least = of_all(fewest_at_99_percent(all, wanted));
+      target = fmt::format(">= {:.3g} ({:g} at 99 %)", least, wanted);
+    }
+    add(std::move(scenarios), "headroom", std::move(name), value, scenarios_of(all), std::move(target), value >= least);
   }
 
   /// A row for each figure: ours beside the best of the peers [first, last), and the oracle's.
@@ -90,8 +109,9 @@ class suite {
       const double theirs = compared[m].of(best->result.summary);
       const double value = compared[m].of(ours);
       result[m] = value / theirs;
-      add(s.name, "headroom", compared[m].name, value, "<= 1.01 x best peer", result[m] <= 1.01, best->policy, theirs);
-      add(s.name, "oracle", compared[m].name, compared[m].of(oracle));
+      add(s.name, "headroom", compared[m].name, value, requests_of(ours), "<= 1.01 x best peer", result[m] <= 1.01,
+          best->policy, theirs);
+      add(s.name, "oracle", compared[m].name, compared[m].of(oracle), requests_of(oracle));
     }
     return result;
   }
@@ -127,7 +147,7 @@ class suite {
         logs[s.utilisation][m] += std::log(ratio[m]);
         as_good[m] += ratio[m] <= 1.01 ? 1 : 0;
       }
-      add(s.name, "headroom", "ttft_idle_p99_s", ours.ttft_bound_p99_s);
+      add(s.name, "headroom", "ttft_idle_p99_s", ours.ttft_bound_p99_s, requests_of(ours));
       if (s.utilisation == 0.9 && s.options.shape != pool_shape::decode) {
         ++prefilling;
         much_better[0] += ratio[0] <= 0.75 ? 1 : 0;
@@ -139,35 +159,29 @@ class suite {
         quicker_decodes += ratio[4] <= 0.96 ? 1 : 0;
       }
       if (s.utilisation > 1 && s.options.shape != pool_shape::decode) {
-        add(s.name, "headroom_fcfs", "ttft_mean_over_headroom's", fcfs.ttft_mean_s / ours.ttft_mean_s, ">= 3",
-            fcfs.ttft_mean_s / ours.ttft_mean_s >= 3);
-        add(s.name, "headroom", "goodput_over_fcfs", ours.goodput_share / std::max(fcfs.goodput_share, 1e-9), ">= 1.5",
-            ours.goodput_share >= 1.5 * fcfs.goodput_share);
+        add(s.name, "headroom_fcfs", "ttft_mean_over_headroom's", fcfs.ttft_mean_s / ours.ttft_mean_s,
+            requests_of(fcfs), ">= 3", fcfs.ttft_mean_s / ours.ttft_mean_s >= 3);
+        add(s.name, "headroom", "goodput_over_fcfs", ours.goodput_share / std::max(fcfs.goodput_share, 1e-9),
+            requests_of(ours), ">= 1.5", ours.goodput_share >= 1.5 * fcfs.goodput_share);
       }
       if (s.utilisation > 1) {
         const double bound = starvation_bound_s(s.options.pool);
-        add(s.name, "headroom", "wait_max_s", ours.held_max_s, fmt::format("<= {:g} and a tick", bound),
-            ours.held_max_s <= bound + 0.25);
+        add(s.name, "headroom", "wait_max_s", ours.held_max_s, requests_of(ours),
+            fmt::format("<= {:g} and a tick", bound), ours.held_max_s <= bound + 0.25);
       }
     }
     for (const auto& [utilisation, sums] : logs) {
-      const auto count = static_cast<double>(scenarios.size() / logs.size());
+      const auto count = scenarios.size() / logs.size();
       for (std::size_t m = 0; m < compared.size(); ++m)
         add(fmt::format("all, {:.1f}", utilisation), "headroom", metric_name(compared[m].name),
-            std::exp(sums[m] / count));
+            std::exp(sums[m] / static_cast<double>(count)), scenarios_of(count));
     }
-    const auto share = [](std::size_t part, std::size_t all) {
-      return all == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(all);
-    };
     for (std::size_t m = 0; m < compared.size(); ++m)
-      add("all", "headroom", fmt::format("share_as_good_by_{}", compared[m].name), share(as_good[m], scenarios.size()),
-          "= 1", as_good[m] == scenarios.size());
+      add_share("all", fmt::format("share_as_good_by_{}", compared[m].name), as_good[m], scenarios.size(), 1);
     const std::array names{"share_ttft_mean_25%_better", "share_ttft_p99_10%_better", "share_slowdown_p99_30%_better"};
     for (std::size_t k = 0; k < names.size(); ++k)
-      add("unified and pd, 0.9", "headroom", names[k], share(much_better[k], prefilling), ">= 0.5",
-          2 * much_better[k] >= prefilling);
-    add("decode lockstep, 0.9", "headroom", "share_gap_p50_4%_better", share(quicker_decodes, lockstep_decodes), "= 1",
-        quicker_decodes == lockstep_decodes);
+      add_share("unified and pd, 0.9", names[k], much_better[k], prefilling, 0.5);
+    add_share("decode lockstep, 0.9", "share_gap_p50_4%_better", quicker_decodes, lockstep_decodes, 1);
   }
 
   /// Independent, at 0.9.
@@ -201,7 +215,7 @@ class suite {
         logs[m] += std::log(ratio[m]) / static_cast<double>(scenarios.size());
     }
     for (std::size_t m = 0; m < compared.size(); ++m)
-      add(group, "headroom", metric_name(compared[m].name), std::exp(logs[m]));
+      add(group, "headroom", metric_name(compared[m].name), std::exp(logs[m]), scenarios_of(scenarios.size()));
   }
 
   /// 64 ranks under the whole traces: as many requests as there are, or eight times those of the main scenarios.
@@ -276,8 +290,8 @@ class suite {
       for (std::size_t c = 0; c < changes.size(); ++c) {
         const auto& j = jobs[t * (changes.size() + 1) + 1 + c];
         const double ratio = j.result.summary.ttft_mean_s / fresh.ttft_mean_s;
-        add(j.where.name, "headroom", "ttft_mean_over_fresh", ratio, fmt::format("<= {}", changes[c].most),
-            ratio <= changes[c].most);
+        add(j.where.name, "headroom", "ttft_mean_over_fresh", ratio, requests_of(j.result.summary),
+            fmt::format("<= {}", changes[c].most), ratio <= changes[c].most);
       }
     }
   }
@@ -301,10 +315,12 @@ class suite {
       const auto& ours = jobs[i].result.summary;
       const auto& hash = jobs[i + 1].result.summary;
       const auto& off = jobs[i + 2].result.summary;
-      add(jobs[i].where.name, "headroom", "prefix_hit_share", ours.prefix_hit_share, ">= 0.95 x prefix_hash",
-          ours.prefix_hit_share >= 0.95 * hash.prefix_hit_share, "prefix_hash", hash.prefix_hit_share);
-      add(jobs[i].where.name, "headroom", "busiest_to_mean_work", ours.busiest_to_mean_work, "<= 1.05 x affinity off",
-          ours.busiest_to_mean_work <= 1.05 * off.busiest_to_mean_work, "affinity off", off.busiest_to_mean_work);
+      add(jobs[i].where.name, "headroom", "prefix_hit_share", ours.prefix_hit_share, requests_of(ours),
+          ">= 0.95 x prefix_hash", ours.prefix_hit_share >= 0.95 * hash.prefix_hit_share, "prefix_hash",
+          hash.prefix_hit_share);
+      add(jobs[i].where.name, "headroom", "busiest_to_mean_work", ours.busiest_to_mean_work, requests_of(ours),
+          "<= 1.05 x affinity off", ours.busiest_to_mean_work <= 1.05 * off.busiest_to_mean_work, "affinity off",
+          off.busiest_to_mean_work);
     }
   }
 
@@ -319,12 +335,19 @@ class suite {
     for (std::size_t i = 0; i + 1 < jobs.size(); i += 2) {
       const auto ours = jobs[i].result.summary.busiest_to_mean_kv;
       const auto best = jobs[i + 1].result.summary.busiest_to_mean_kv;
-      add(jobs[i].where.name, "least_kv", "busiest_to_mean_kv", ours, "<= 1.02 x oracle", ours <= 1.02 * best,
-          "oracle_least_kv", best);
+      add(jobs[i].where.name, "least_kv", "busiest_to_mean_kv", ours, requests_of(jobs[i].result.summary),
+          "<= 1.02 x oracle", ours <= 1.02 * best, "oracle_least_kv", best);
     }
   }
 
-  /// Of the prompt tokens placed from `begin` on, the part that a rank got, in ranks' fair shares.
+  /// Requests placed from `begin_s` on.
+  static figure_sample placed_from(const simulation_result& r, double begin_s) {
+    const auto n =
+        std::count_if(r.requests.begin(), r.requests.end(), [&](const auto& q) { return q.bound_s >= begin_s; });
+    return {static_cast<std::size_t>(n), "requests"};
+  }
+
+  /// Of the prompt tokens placed from `begin_s` on, the part that a rank got, in ranks' fair shares.
   static double fair_share(const simulation_result& r, double begin_s, std::size_t ranks, std::uint16_t rank = 0) {
     std::uint64_t all = 0;
     std::uint64_t there = 0;
@@ -347,15 +370,19 @@ class suite {
       auto o = s.options;
       apply_policy("headroom", o);
       o.happenings.push_back({at, rank_happening::kind::slows, 0, 2});
-      const auto slow = fair_share(simulate(load, o), at + 2, o.ranks);
-      add(s.name, "headroom", "prompt_tokens_in_fair_shares_from_2_s_on", slow, "<= 0.8", slow <= 0.8);
+      const auto with_slow = simulate(load, o);
+      const auto slow = fair_share(with_slow, at + 2, o.ranks);
+      add(s.name, "headroom", "prompt_tokens_in_fair_shares_from_2_s_on", slow, placed_from(with_slow, at + 2),
+          "<= 0.8", slow <= 0.8);
       o = s.options;
       apply_policy("headroom", o);
       o.load_path.silent_rank = 0;
       const auto with_silence = simulate(load, o);
       const auto silent = fair_share(with_silence, 0, o.ranks);
       const auto name = fmt::format("{} unified one silent rank", t.name);
-      add(name, "headroom", "prompt_tokens_in_fair_shares", silent, "0.9 to 1.1", silent >= 0.9 && silent <= 1.1);
+      const auto placed = placed_from(with_silence, 0);
+      add(name, "headroom", "prompt_tokens_in_fair_shares", silent, placed, "0.9 to 1.1",
+          silent >= 0.9 && silent <= 1.1);
       // Where headroom gathers streams on some ranks and long prompts on others, shares differ without any silence too.
       double least = silent;
       double most = 0;
@@ -364,7 +391,7 @@ class suite {
         least = rank == 1 ? share : std::min(least, share);
         most = std::max(most, share);
       }
-      add(name, "headroom", "prompt_tokens_beside_the_others", silent,
+      add(name, "headroom", "prompt_tokens_beside_the_others", silent, placed,
           fmt::format("{:.3g} to {:.3g}, the others'", least, most), silent >= 0.99 * least && silent <= 1.01 * most);
     }
   }
@@ -380,6 +407,20 @@ class suite {
 
 double starvation_bound_s(const core::pool_options& pool) {
   return core::to_seconds(std::min(pool.waiting_order.patience_max, pool.waiting_time_max));
+}
+
+std::size_t fewest_at_99_percent(std::size_t n, double claimed) {
+  if (claimed >= 1)
+    return n;
+  double log_exactly = static_cast<double>(n) * std::log1p(-claimed); // of the probability that exactly k have it
+  double at_most = std::exp(log_exactly);
+  std::size_t k = 0;
+  while (at_most <= 0.01 && k < n) {
+    ++k;
+    log_exactly += std::log(static_cast<double>(n - k + 1) / static_cast<double>(k) * claimed / (1 - claimed));
+    at_most += std::exp(log_exactly);
+  }
+  return k;
 }
 
 suite_result run_suite(const suite_settings& options, const std::function<void(std::size_t, std::size_t)>& progress) {

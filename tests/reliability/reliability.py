@@ -1,9 +1,10 @@
-"""Every promise about faults, measured: one row each of what, promise, measured, holds.
+"""Every promise about faults, measured: one row each of what, measured, on how much, promise, holds.
 
     reliability.py RANKWISE [--long] [--again] [--json FILE] [--only NAME[,NAME...]] [--seed N]
 
 Runs nodes and simulated ranks as real processes. The short form takes about five minutes; the long one repeats more often
-and for longer. The JSON is an array as of `rankwise bench`. Exit code 1 when a promise does not hold.
+and for longer. The JSON is an array as of `rankwise bench`, with the `sample` and `sample_unit` of each row. Exit code 1
+when a promise does not hold.
 """
 
 import argparse
@@ -33,11 +34,22 @@ rankwise = ""
 rows = []
 
 
-def row(name, value, unit, target, holds, note=""):
-    rows.append({"name": name, "value": value, "unit": unit, "reference": None, "ratio": None, "target": target,
-                 "holds": holds})
+def row(name, value, unit, sample, target, holds, note=""):
+    """`sample` is what the value was measured on: a number and what was counted, e.g. (15, "kills")."""
+    number, counted = sample
+    rows.append({"name": name, "value": value, "unit": unit, "sample": number, "sample_unit": counted, "reference": None,
+                 "ratio": None, "target": target, "holds": holds})
     shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-    print(f"{name:<44} {shown:>10} {unit:<9} {target:<22} {'yes' if holds else 'NO'}  {note}", flush=True)
+    measured_on = f"{number} {counted}"
+    print(f"{name:<44} {shown:>10} {unit:<11} {measured_on:<17} {target:<22} {'yes' if holds else 'NO'}  {note}", flush=True)
+
+
+def requests_of(result):
+    return result["requests"]["accepted"] + result["requests"]["refused"], "requests"
+
+
+def tokens_of(result):
+    return result["tokens"]["delivered"], "tokens"
 
 
 def rounds(short, long):
@@ -173,13 +185,17 @@ def killed_ranks():
             time.sleep(0.5)
         result = c.result(replay)
         good, last = c.check_history()
-    row("killed_rank_out_p99", percentile(took, 99), "ms", "value <= 250", percentile(took, 99) <= 250, f"{count} kills")
-    row("killed_rank_requests_lost", result["requests"]["lost"] + result["tokens"]["wrong"], "requests", "value <= 0",
+    row("killed_rank_out_p99", percentile(took, 99), "ms", (count, "kills"), "value <= 250", percentile(took, 99) <= 250,
+        "of fewer than 100 the worst" if count < 100 else "")
+    row("killed_rank_requests_lost", result["requests"]["lost"] + result["tokens"]["wrong"], "requests",
+        requests_of(result), "value <= 0",
         result["requests"]["lost"] + result["tokens"]["wrong"] == 0 and set(result["failures"]) <= {"rank_lost"},
         f"{result['requests']['completed']} completed, {result['failures']}")
     ratio = result["inter_token_s"]["p99"] / quiet["inter_token_s"]["p99"]
-    row("killed_rank_gap_p99_of_others", ratio, "x quiet", "value <= 1.2", ratio <= 1.2)
-    row("killed_rank_history", 0 if good else 1, "violations", "value <= 0", good, " ".join(last))
+    row("killed_rank_gap_p99_of_others", ratio, "x quiet", tokens_of(result), "value <= 1.2", ratio <= 1.2,
+        f"quiet: {quiet['tokens']['delivered']} tokens")
+    row("killed_rank_history", 0 if good else 1, "violations",
+        (requests_of(quiet)[0] + requests_of(result)[0], "requests"), "value <= 0", good, " ".join(last))
 
 
 def frozen_ranks():
@@ -199,11 +215,13 @@ def frozen_ranks():
             time.sleep(0.3)
         result = c.result(replay)
         good, last = c.check_history()
-    row("frozen_rank_down_max", max(took), "ms", "value <= 750", max(took) <= 750, f"{count} times")
-    row("frozen_rank_requests_lost", result["requests"]["lost"] + result["tokens"]["wrong"], "requests", "value <= 0",
+    row("frozen_rank_down_max", max(took), "ms", (count, "freezes"), "value <= 750", max(took) <= 750)
+    row("frozen_rank_requests_lost", result["requests"]["lost"] + result["tokens"]["wrong"], "requests",
+        requests_of(result), "value <= 0",
         result["requests"]["lost"] + result["tokens"]["wrong"] == 0 and set(result["failures"]) <= {"rank_lost"},
         f"{result['requests']['completed']} completed, {result['failures']}")
-    row("frozen_rank_tokens_of_old_epochs", 0 if good else 1, "violations", "value <= 0", good, " ".join(last))
+    row("frozen_rank_tokens_of_old_epochs", 0 if good else 1, "violations", requests_of(result), "value <= 0", good,
+        " ".join(last))
 
 
 def long_prefill():
@@ -218,8 +236,8 @@ def long_prefill():
                 burner.kill()
                 burner.wait()
         alarms = [event for event in c.events() if "suspect" in event["change"] or "down" in event["change"]]
-    row("long_prefill_false_alarms", len(alarms), "alarms", "value <= 0",
-        not alarms and result["requests"]["completed"] == count, f"{count} prefills of 10 s")
+    row("long_prefill_false_alarms", len(alarms), "alarms", (count, "prefills"), "value <= 0",
+        not alarms and result["requests"]["completed"] == count, "of 10 s each")
 
 
 def hanging_engine():
@@ -238,8 +256,9 @@ def hanging_engine():
         del begun
     explained = 1.0 + 200 * 20 / 1000  # the floor, and the prompts that it may have been given
     took = (down - suspected).total_seconds()
-    row("hanging_engine_down_after_suspected", took, "s", f"value <= {3 * explained:.0f}", took <= 3 * explained)
-    row("hanging_engine_requests_lost", result["requests"]["lost"] + result["tokens"]["wrong"], "requests", "value <= 0",
+    row("hanging_engine_down_after_suspected", took, "s", (1, "hang"), f"value <= {3 * explained:.0f}", took <= 3 * explained)
+    row("hanging_engine_requests_lost", result["requests"]["lost"] + result["tokens"]["wrong"], "requests",
+        requests_of(result), "value <= 0",
         result["requests"]["lost"] + result["tokens"]["wrong"] == 0, f"{result['requests']}")
 
 
@@ -253,7 +272,7 @@ def failing_rank():
         time.sleep(2.5)
         result = c.result(c.replay(steady(15, 20, tokens=30)))
     failed = result["requests"]["failed"]
-    row("failing_rank_share", failed / 300, "of all", "value <= 0.1", failed / 300 <= 0.1,
+    row("failing_rank_share", failed / 300, "of all", requests_of(result), "value <= 0.1", failed / 300 <= 0.1,
         f"{failed} of 300 failed, an even share would be 75")
 
 
@@ -275,10 +294,10 @@ def killed_node():
             took.append(time.monotonic() - begun)
         result = c.result(c.replay(steady(5, 20)))
         good, last = c.check_history()
-    row("killed_node_ready_again_max", max(took), "s", "value <= 2", max(took) <= 2, f"{count} times, 8 ranks")
-    row("killed_node_then_completed", result["requests"]["completed"], "of 100", "value >= 100",
+    row("killed_node_ready_again_max", max(took), "s", (count, "kills"), "value <= 2", max(took) <= 2, "8 ranks")
+    row("killed_node_then_completed", result["requests"]["completed"], "completed", requests_of(result), "value >= 100",
         result["requests"]["completed"] == 100 and result["tokens"]["wrong"] == 0)
-    row("killed_node_history_after", 0 if good else 1, "violations", "value <= 0", good, " ".join(last))
+    row("killed_node_history_after", 0 if good else 1, "violations", requests_of(result), "value <= 0", good, " ".join(last))
 
 
 def rolling_drain():
@@ -296,7 +315,7 @@ def rolling_drain():
         result = c.result(replay)
         good, last = c.check_history()
     bad = sum(result["requests"][kind] for kind in ("failed", "refused", "lost", "cancelled")) + result["tokens"]["wrong"]
-    row("rolling_drain_not_completed", bad, "requests", "value <= 0", bad == 0 and good,
+    row("rolling_drain_not_completed", bad, "requests", requests_of(result), "value <= 0", bad == 0 and good,
         f"{count} rounds of 3 ranks, {result['requests']['completed']} completed; {' '.join(last)}")
 
 
@@ -305,6 +324,8 @@ def crashing_forwarder():
     seconds = rounds(10, 30)
     gaps = {"quiet": [], "crashing": []}
     lost = 0
+    sent = 0
+    tokens = {"quiet": 0, "crashing": 0}
     with Cluster(8, config="[supervision]\nforwarder_restarts_max = 0\nbackoff_min_ms = 1") as c:
         for kind in ("quiet", "crashing", "quiet", "crashing"):
             replay = c.replay(steady(seconds, 20))
@@ -316,6 +337,8 @@ def crashing_forwarder():
                 time.sleep(max(0.0, begun + crashes / 100 - time.monotonic()))
             result = c.result(replay)
             gaps[kind].append(result["inter_token_s"]["p99"])
+            tokens[kind] += result["tokens"]["delivered"]
+            sent += requests_of(result)[0]
             lost += result["requests"]["lost"] + result["requests"]["failed"] + result["tokens"]["wrong"]
         restarts = next(a for a in c.get("/actors")["children"] if a["role"] == "load_forwarder")["restarts"]
         replay = c.replay(steady(3, 20))
@@ -323,9 +346,10 @@ def crashing_forwarder():
         ages = [rank["report"]["age_s"] for rank in c.get("/ranks")["pools"][0]["ranks"] if rank["report"]]
         c.result(replay)
     ratio = sum(gaps["crashing"]) / sum(gaps["quiet"])
-    row("crashing_forwarder_gap_p99", ratio, "x quiet", "value <= 1.2", ratio <= 1.2, f"{restarts} restarts")
-    row("crashing_forwarder_lost", lost, "requests", "value <= 0", lost == 0)
-    row("crashing_forwarder_reports_after", len(ages), "of 8 ranks", "value >= 8", len(ages) == 8 and max(ages) < 1)
+    row("crashing_forwarder_gap_p99", ratio, "x quiet", (tokens["crashing"], "tokens"), "value <= 1.2", ratio <= 1.2,
+        f"quiet: {tokens['quiet']} tokens; {restarts} restarts")
+    row("crashing_forwarder_lost", lost, "requests", (sent, "requests"), "value <= 0", lost == 0)
+    row("crashing_forwarder_reports_after", len(ages), "ranks", (8, "ranks"), "value >= 8", len(ages) == 8 and max(ages) < 1)
 
 
 def crash_loops():
@@ -358,7 +382,8 @@ def crash_loops():
                     restarts = sum(f"event=actor_restart role={role}" in line for line in c.node.lines)
                     if status != 1 or restarts != 5:
                         wrong.append((role, rate, status, restarts))
-    row("crash_loops_not_as_promised", len(wrong), "loops", "value <= 0", not wrong, f"{4 * len(rates)} loops {wrong}")
+    row("crash_loops_not_as_promised", len(wrong), "loops", (4 * len(rates), "loops"), "value <= 0", not wrong,
+        f"{wrong or ''}")
 
 
 def overload():
@@ -395,7 +420,7 @@ def overload():
                 await asyncio.sleep(max(0.0, begun + number / rate - time.monotonic()))
                 tasks.append(asyncio.create_task(one(number)))
             await asyncio.gather(*tasks)
-            return completed[0] / (time.monotonic() - begun), refusals, other
+            return completed[0] / (time.monotonic() - begun), refusals, other, len(tasks)
 
     with Cluster(2, engine=engine, config=config) as c:
         def rss():
@@ -403,14 +428,15 @@ def overload():
 
         harness.run(offer(c.grpc, capacity * 3))  # warm: buffers that grow once
         before = rss()
-        goodput, refusals, other = harness.run(offer(c.grpc, capacity * 3 + 0.001))
+        goodput, refusals, other, offered = harness.run(offer(c.grpc, capacity * 3 + 0.001))
         grown = rss() - before
     at_once = [waited for waited in refusals if waited < 1.5]  # the others waited their time in the waiting room
     p99 = percentile(at_once, 99) * 1e3
-    row("overload_refusal_p99", p99, "ms", "value <= 50", p99 <= 50, f"{len(at_once)} at once, {len(refusals) - len(at_once)} after waiting")
-    row("overload_goodput", goodput / capacity, "of capacity", "value >= 0.9", goodput / capacity >= 0.9 and not other,
-        f"{goodput:.0f} of {capacity:.0f} requests/s {set(other) or ''}")
-    row("overload_rss_growth", grown, "MiB", "value <= 8", grown <= 8)
+    row("overload_refusal_p99", p99, "ms", (len(at_once), "refusals"), "value <= 50", p99 <= 50,
+        f"at once; {len(refusals) - len(at_once)} more after waiting")
+    row("overload_goodput", goodput / capacity, "of capacity", (offered, "requests"), "value >= 0.9",
+        goodput / capacity >= 0.9 and not other, f"{goodput:.0f} of {capacity:.0f} requests/s {set(other) or ''}")
+    row("overload_rss_growth", grown, "MiB", (offered, "requests"), "value <= 8", grown <= 8)
 
 
 def other_machines():
@@ -422,8 +448,8 @@ def other_machines():
             print(f"other_machines: {done.stdout.strip()}")
             return
         took = re.search(r"down after ([0-9.]+) s", done.stdout)
-        row("cut_link_down", float(took[1]) * 1e3 if took else -1.0, "ms", "value <= 750", done.returncode == 0,
-            done.stdout.strip()[-160:] or done.stderr.strip()[-160:])
+        row("cut_link_down", float(took[1]) * 1e3 if took else -1.0, "ms", (1, "cut"), "value <= 750",
+            done.returncode == 0, done.stdout.strip()[-160:] or done.stderr.strip()[-160:])
 
 
 def random_faults():
@@ -459,7 +485,7 @@ def random_faults():
         lost = result["requests"]["lost"] + result["tokens"]["wrong"]
         allowed = {"rank_lost", "no_rank_available"}
         good, last = c.check_history()
-    row("random_faults_lost_or_wrong", lost, "requests", "value <= 0",
+    row("random_faults_lost_or_wrong", lost, "requests", requests_of(result), "value <= 0",
         lost == 0 and good and set(result["failures"]) <= allowed,
         f"seed {options.seed}: {result['requests']['completed']} of {count} completed, {result['failures']}, "
         f"{result['tokens']['delivered']} tokens, faults {done}; {' '.join(last)}")
@@ -486,8 +512,9 @@ def soak():
         good, last = c.check_history()
         if not good or result["requests"]["lost"] + result["tokens"]["wrong"]:
             (c.folder / "history.txt").rename(kept / "history.txt")
-    row("soak_rss_growth", grown, "MiB/h", "value < 1", grown < 1, f"{result['tokens']['delivered']} tokens")
-    row("soak_lost_or_wrong", result["requests"]["lost"] + result["tokens"]["wrong"], "requests", "value <= 0",
+    row("soak_rss_growth", grown, "MiB/h", (3000, "s"), "value < 1", grown < 1, f"{result['tokens']['delivered']} tokens")
+    row("soak_lost_or_wrong", result["requests"]["lost"] + result["tokens"]["wrong"], "requests", requests_of(result),
+        "value <= 0",
         good and result["requests"]["lost"] + result["tokens"]["wrong"] == 0,
         f"{result['requests']}, {result['failures']}, kept in {kept}; {' '.join(last)}")
 
@@ -511,14 +538,14 @@ def main():
     chosen = [f for f in ALL if not options.only or f.__name__ in options.only.split(",")]
     if not chosen:
         parser.error(f"--only {options.only}: nothing has that name")
-    print(f"{'WHAT':<44} {'MEASURED':>10} {'UNIT':<9} {'PROMISE':<22} HOLDS", flush=True)
+    print(f"{'WHAT':<44} {'MEASURED':>10} {'UNIT':<11} {'SAMPLE':<17} {'PROMISE':<22} HOLDS", flush=True)
     for measure in chosen:
         for attempt in range(2 if options.again else 1):
             first = len(rows)
             try:
                 measure()
             except Exception as error:  # one that breaks must not hide the others, nor look like a success
-                row(measure.__name__, -1, "broken", "a measurement", False, repr(error)[:300])
+                row(measure.__name__, -1, "broken", (0, "samples"), "a measurement", False, repr(error)[:300])
             if all(entry["holds"] for entry in rows[first:]):
                 break
             if attempt == 0 and options.again:

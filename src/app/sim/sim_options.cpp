@@ -140,7 +140,9 @@ void add_fit_options(CLI::App& command, sim_options& o) {
 /// The comparison of docs/placement.md.
 void add_suite_options(CLI::App& command, sim_options& o) {
   command.add_flag("--suite", o.suite, "The comparison of docs/placement.md with its targets");
-  command.add_flag("--short", o.short_form, "With --suite: built-in workloads, less than a minute");
+  command.add_flag(
+      "--short", o.short_form,
+      "With --suite: built-in workloads, less than a minute; shares are held to what so few scenarios can show");
   command.add_option("--traces", o.traces, "With --suite: folder of the public traces; without it built-in workloads");
   command.add_option("--suite-requests", o.suite_requests, "With --suite: requests of each trace at most")
       ->transform(whole_number(100, 5'000'000))

@@ -33,6 +33,8 @@ json to_json(const sim::suite_figure& f) {
           {"policy", f.policy},
           {"metric", f.metric},
           {"value", f.value},
+          {"sample", f.sample.n},
+          {"sample_unit", f.sample.unit},
           {"best_peer", f.best_peer.empty() ? json(nullptr) : json(f.best_peer)},
           {"best_peer_value", f.best_peer.empty() ? json(nullptr) : json(f.best_peer_value)},
           {"target", f.target.empty() ? json(nullptr) : json(f.target)},
@@ -41,14 +43,15 @@ json to_json(const sim::suite_figure& f) {
 
 /// Of figures without a target only the means over scenarios are shown.
 void print(const sim::suite_figure& f) {
+  const auto sample = fmt::format("{} {}", f.sample.n, f.sample.unit);
   if (f.target.empty()) {
     if (f.metric.find("geometric") != std::string::npos)
-      fmt::print("{:<66} {:<12} {:<50} {:>10.3f}\n", f.scenario, f.policy, f.metric, f.value);
+      fmt::print("{:<66} {:<12} {:<50} {:>10.3f}  {}\n", f.scenario, f.policy, f.metric, f.value, sample);
     return;
   }
-  fmt::print("{:<66} {:<12} {:<32} {:>10.4g}  {:<26} {:<18} {:>10}  {}\n", f.scenario, f.policy, f.metric, f.value,
-             f.target, f.best_peer, f.best_peer.empty() ? "" : fmt::format("{:.4g}", f.best_peer_value),
-             f.holds ? "yes" : "NO");
+  fmt::print("{:<66} {:<12} {:<32} {:>10.4g}  {:<15} {:<26} {:<18} {:>10}  {}\n", f.scenario, f.policy, f.metric,
+             f.value, sample, f.target, f.best_peer,
+             f.best_peer.empty() ? "" : fmt::format("{:.4g}", f.best_peer_value), f.holds ? "yes" : "NO");
 }
 
 /// Runs the suite; on a terminal it shows how far it is.
@@ -72,8 +75,8 @@ bool run_suite(const sim_options& o) {
     fmt::print("left out: {}\n", missing);
   std::size_t wanted = 0;
   std::size_t held = 0;
-  fmt::print("{:<66} {:<12} {:<32} {:>10}  {:<26} {:<18} {:>10}  {}\n", "SCENARIO", "POLICY", "METRIC", "VALUE",
-             "TARGET", "BEST PEER", "ITS VALUE", "HOLDS");
+  fmt::print("{:<66} {:<12} {:<32} {:>10}  {:<15} {:<26} {:<18} {:>10}  {}\n", "SCENARIO", "POLICY", "METRIC", "VALUE",
+             "SAMPLE", "TARGET", "BEST PEER", "ITS VALUE", "HOLDS");
   auto rows = json::array();
   for (const auto& f : result.figures) {
     rows.push_back(to_json(f));
