@@ -330,6 +330,7 @@ std::string metrics_text(const metrics_input& in) {
     }
   }
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.foreign_outputs), {{"kind", "earlier_boot"}});
+  f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.outputs_of_other_ranks), {{"kind", "other_rank"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.frames_of_given_up_links),
             {{"kind", "given_up_link"}});
   f.counter("rankwise_foreign_aborts_total", "Aborts of requests that an earlier process of this node had placed",

@@ -45,6 +45,7 @@ struct rank_endpoint {
   std::uint64_t report_sequence = 0; ///< How many load reports the rank sent.
   std::uint64_t batches = 0;         ///< How many of its frames spoke of requests of this node.
   foreign_requests foreign;          ///< Requests of earlier starts of the node that the rank still runs.
+  bool other_rank_told = false;      ///< That it sends outputs of another rank was logged.
 
   // Any thread:
   std::atomic<bool> closed{false};             ///< Out of service for good; the receiver then closes `output`.
