@@ -143,6 +143,8 @@ json status_json(const node_snapshot& snapshot, const core::node_info& info, con
   auto warnings = json::array();
   if (auto warning = io::front::tokenizer_warning(model, info.model_name); !warning.empty())
     warnings.push_back(std::move(warning));
+  for (const auto& refused : info.refused_ranks)
+    warnings.push_back(refused);
   result["warnings"] = std::move(warnings);
   auto pools = json::array();
   for (const auto& v : snapshot.pools)
