@@ -176,6 +176,8 @@ void on_link(self_ptr self, link_event& e) {
     break;
   case link_event_kind::refused:
     st.last_cause = e.cause;
+    if (st.config.events != nullptr)
+      st.config.events->add(now, "rank_refused", name_of(st.config), "refused", e.cause);
     spdlog::error("event=rank_refused pool={} rank={} epoch={} cause={:?}", st.config.pool_name, st.config.id.rank,
                   e.epoch, e.cause);
     break;

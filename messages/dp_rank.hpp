@@ -33,13 +33,15 @@ struct link_event {
   std::uint64_t max_model_len = 0;
   std::string engine_version;
   std::map<std::string, std::vector<std::string>> layouts;
-  std::string model_name; ///< a name or a folder; empty: the engine does not say
+  std::string model_name;               ///< a name or a folder; empty: the engine does not say
+  std::uint32_t data_parallel_rank = 0; ///< of its engine; its number in the pool is higher by the engine's index
 };
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, link_event& x) {
   return f(caf::meta::type_name("link_event"), x.kind, x.rank, x.epoch, x.cause, x.kv_capacity, x.max_running,
-           x.chunk_tokens, x.data_parallel_size, x.max_model_len, x.engine_version, x.layouts, x.model_name);
+           x.chunk_tokens, x.data_parallel_size, x.max_model_len, x.engine_version, x.layouts, x.model_name,
+           x.data_parallel_rank);
 }
 
 /// RequestManager -> DPRank: send this to the engine.

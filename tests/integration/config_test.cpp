@@ -100,12 +100,14 @@ TEST(config, a_value_of_another_type_is_an_error_with_its_line) {
 }
 
 TEST(config, values_that_do_not_fit_together_are_both_named) {
-  const auto parsed = app::parse_config("[engine]\nheartbeat_interval_ms = 100\nheartbeat_timeout_ms = 50\n"
+  const auto parsed = app::parse_config("[node]\nready_max_s = 3\nready_with_fewer_s = 3.5\n"
+                                        "[engine]\nheartbeat_interval_ms = 100\nheartbeat_timeout_ms = 50\n"
                                         "[supervision]\nbackoff_min_ms = 3000\nbackoff_max_ms = 2000\n",
                                         "f.toml");
   ASSERT_FALSE(parsed);
   EXPECT_THAT(parsed.error(),
-              AllOf(Contains(HasSubstr("engine.heartbeat_timeout_ms: 50 is not more than heartbeat_interval_ms 100")),
+              AllOf(Contains(HasSubstr("node.ready_with_fewer_s: 3.5 is not less than ready_max_s 3")),
+                    Contains(HasSubstr("engine.heartbeat_timeout_ms: 50 is not more than heartbeat_interval_ms 100")),
                     Contains(HasSubstr("supervision.backoff_min_ms: 3000 is more than backoff_max_ms 2000"))));
 }
 

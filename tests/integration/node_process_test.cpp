@@ -419,6 +419,56 @@ TEST_F(node_process, a_rank_that_dies_before_it_is_ready_ends_the_start_within_i
   EXPECT_THAT(text, testing::HasSubstr("pool unified has 1 of 2 ranks: rank 1 is down"));
 }
 
+// 48. an awaited rank never comes
+TEST_F(node_process, a_node_serves_with_the_others_when_an_awaited_rank_does_not_come_in_time) {
+  std::ofstream{folder + "/node.toml"} << "[node]\nready_with_fewer_s = 1.5\n";
+  start_node(3, {"--config", folder + "/node.toml"});
+  const auto started = std::chrono::steady_clock::now();
+  start_engine(0, 2, 3);
+  await_ready();
+  EXPECT_GT(std::chrono::steady_clock::now() - started, 1s);
+  EXPECT_EQ(io::http_get(admin, "/readyz", 1).status, 200);
+  EXPECT_EQ(get("/status")["pools"][0]["ranks_up"], 2);
+  EXPECT_THAT(get("/events").dump(), testing::HasSubstr("pool unified has 2 of 3 ranks: rank 2 has not registered"));
+  auto replay = start_replay({"--limit", "20", "--rate", "40"});
+  EXPECT_EQ(result_of(*replay)["requests"]["completed"], 20);
+  start_engine(2, 1, 3); // it may still come
+  for (int i = 0; i < 50 && get("/status")["pools"][0]["ranks_up"] != 3; ++i)
+    std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(get("/status")["pools"][0]["ranks_up"], 3);
+}
+
+// 46. ranks of an engine that disagree
+TEST_F(node_process, a_rank_that_contradicts_the_others_is_refused_by_name_until_they_are_gone) {
+  start_node(2);
+  auto& others = start_engine(0, 2, 2);
+  await_ready();
+  start_engine(2, 1, 3);
+  const std::string cause = "rank 2 says data_parallel_size 3, rank 0 says 2";
+  const auto warnings = [&] { return get("/status")["warnings"].dump(); };
+  for (int i = 0; i < 50 && warnings().find(cause) == std::string::npos; ++i)
+    std::this_thread::sleep_for(50ms);
+  EXPECT_THAT(warnings(), testing::HasSubstr("unified/2 was refused: registration: " + cause));
+  EXPECT_THAT(get("/events").dump(), testing::HasSubstr(cause));
+  auto replay = start_replay({"--limit", "20", "--rate", "40"});
+  EXPECT_EQ(result_of(*replay)["requests"]["completed"], 20) << "the others serve";
+  others.signal(SIGKILL);
+  for (int i = 0; i < 50 && get("/status")["pools"][0]["ranks_up"] != 1; ++i)
+    std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(get("/status")["pools"][0]["ranks_up"], 1);
+  EXPECT_THAT(warnings(), testing::Not(testing::HasSubstr("was refused")));
+}
+
+TEST_F(node_process, an_engine_with_free_rank_numbers_joins_a_running_node) {
+  start_node(1);
+  start_engine(0, 2, 0);
+  await_ready();
+  start_engine(2, 2, 0); // an engine by itself, not a larger one
+  for (int i = 0; i < 50 && get("/status")["pools"][0]["ranks_up"] != 4; ++i)
+    std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(get("/status")["pools"][0]["ranks_up"], 4);
+}
+
 // A browser page of another site and whoever comes through a proxy connect from loopback as well.
 TEST_F(node_process, the_admin_port_is_its_own_answers_beside_idle_connections_and_takes_no_orders_of_strangers) {
   start_node(1);

@@ -33,7 +33,9 @@ void declare_place(CLI::App& command, parsed_options& parsed) {
   command.add_option("--first-rank", o.first_rank, "Number of the first of them")
       ->transform(whole_number(0, 65535))
       ->capture_default_str();
-  command.add_option("--dp-size", o.data_parallel_size, "Ranks of the pool, as registered; 0 = first rank + ranks")
+  command
+      .add_option("--dp-size", o.data_parallel_size,
+                  "Ranks of the engine, as registered; 0 = those of this process, an engine by itself")
       ->transform(whole_number(0, 65535))
       ->capture_default_str();
   command.add_option("--role", parsed.role, "What the ranks do")
@@ -68,7 +70,7 @@ void declare_model(CLI::App& command, parsed_options& parsed) {
       ->transform(whole_number<std::uint32_t>(1))
       ->capture_default_str();
   command.add_option("--max-model-len", parsed.engine.max_model_len, "Longest sequence, as registered")
-      ->transform(whole_number<std::uint64_t>())
+      ->transform(whole_number<std::uint64_t>(1))
       ->capture_default_str();
   command.add_option("--block-tokens", m.prefix_block_tokens, "Tokens of a prefix cache block; 0 = no prefix cache")
       ->transform(whole_number<std::uint32_t>())

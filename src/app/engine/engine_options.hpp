@@ -36,7 +36,8 @@ struct engine_options {
   std::string handshake_endpoint;
   std::uint16_t ranks = 1;
   std::uint16_t first_rank = 0;
-  std::uint16_t data_parallel_size = 0; ///< as registered; 0 = first_rank + ranks
+  std::uint16_t data_parallel_size =
+      0; ///< as registered; 0 = `ranks`: an engine of its own, whose index is `first_rank`
   core::pool_role role = core::pool_role::unified;
   std::string bootstrap_host = "127.0.0.1"; ///< where prefill ranks listen
   std::uint16_t bootstrap_port = 0; ///< prefill rank i listens on bootstrap_port + i; required for a prefill rank

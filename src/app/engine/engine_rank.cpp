@@ -38,9 +38,9 @@ sglang::registration make_registration(const engine_options& options, std::uint1
   r.num_gpu_blocks = options.model.kv_capacity_tokens;
   r.block_size = 1;
   r.engine_version = options.release == engine_release::sglang_0_5_21 ? "sglang-0.5.21" : "sglang-0.5.23";
-  r.data_parallel_size =
-      options.data_parallel_size != 0 ? options.data_parallel_size : std::uint32_t{options.first_rank} + options.ranks;
-  r.data_parallel_rank = rank;
+  const bool whole_engine = options.data_parallel_size == 0;
+  r.data_parallel_size = whole_engine ? options.ranks : options.data_parallel_size;
+  r.data_parallel_rank = whole_engine ? rank - options.first_rank : rank;
   r.max_num_seqs = options.model.running_requests_max;
   r.max_num_batched_tokens = options.model.chunk_tokens;
   r.kv_cache_size_tokens = options.model.kv_capacity_tokens;

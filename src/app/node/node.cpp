@@ -72,13 +72,16 @@ class state_folder {
 };
 
 /// "rank 2 is down, rank 3 has not registered": of the awaited ranks, by the numbers that those who are here name.
-std::string missing_ranks(const pool_view& view) {
+std::string missing_ranks(const pool_view& view, const std::map<core::rank_id, std::string>& refused) {
   constexpr std::size_t names_max = 8;
   std::vector<std::string> missing;
   for (std::uint32_t rank = 0; rank < std::max(view.dp_size, view.ranks_awaited); ++rank) {
     const auto found =
         std::find_if(view.ranks.begin(), view.ranks.end(), [&](const auto& row) { return row.rank.rank == rank; });
-    if (found == view.ranks.end())
+    const auto why = refused.find({view.pool, static_cast<std::uint16_t>(rank)});
+    if (found == view.ranks.end() && why != refused.end())
+      missing.push_back(fmt::format("rank {} was refused ({})", rank, why->second));
+    else if (found == view.ranks.end())
       missing.push_back(fmt::format("rank {} has not registered", rank));
     else if (found->state != core::rank_state::ready)
       missing.push_back(fmt::format("rank {} is {}", rank, core::to_string(found->state)));
@@ -138,6 +141,7 @@ class node::impl {
     const auto batches_max = config_.backlog_batches_max;
     io::engine_hub_callbacks callbacks;
     callbacks.on_link_event = [this](link_event e) {
+      note_refusal(e);
       note_registration(e);
       if (const auto supervisor = directory_->supervisor(); supervisor != nullptr)
         caf::anon_send(supervisor, std::move(e));
@@ -331,6 +335,14 @@ class node::impl {
       fatal_ = std::move(reason);
   }
 
+  void note_refusal(const link_event& e) {
+    const std::lock_guard guard{mutex_};
+    if (e.kind == link_event_kind::refused)
+      refused_[e.rank] = e.cause;
+    else if (e.kind != link_event_kind::lost)
+      refused_.erase(e.rank);
+  }
+
   void note_registration(const link_event& e) {
     if ((e.kind != link_event_kind::registered && e.kind != link_event_kind::restored) || e.rank.pool != serving_pool())
       return;
@@ -367,9 +379,29 @@ class node::impl {
         snapshot_ = std::move(*snapshot);
         snapshot_known_ = true;
       }
+      if (config_.ready_with_fewer_s > 0)
+        go_without_missing_ranks();
       std::unique_lock lock{mutex_};
       wake_.wait_for(lock, std::chrono::milliseconds{was_ready_ ? 500 : 20}, [this] { return !running_; });
     }
+  }
+
+  // The others serve when an awaited rank does not come.
+  void go_without_missing_ranks() {
+    const auto waited_s = core::to_seconds(clock_.now() - started_at_);
+    if (waited_s < config_.ready_with_fewer_s)
+      return;
+    const auto missing = info().not_ready_reason;
+    {
+      const std::lock_guard guard{mutex_};
+      const auto& pools = snapshot_.pools;
+      if (was_ready_ || pools.size() != config_.pools.size() ||
+          std::any_of(pools.begin(), pools.end(), [](const pool_view& v) { return v.ranks_up == 0; }))
+        return;
+      was_ready_ = true;
+    }
+    spdlog::warn("event=ready_with_fewer after_s={} cause={:?}", config_.ready_with_fewer_s, missing);
+    events_.add(clock_.now(), "node", "ready", "without all ranks", missing);
   }
 
   [[nodiscard]] core::node_info info() const {
@@ -387,7 +419,7 @@ class node::impl {
         all_up = false;
       if (view.ranks_up < view.ranks_awaited || view.ranks_up == 0)
         result.not_ready_reason = "pool " + view.name + " has " + std::to_string(view.ranks_up) + " of " +
-                                  std::to_string(view.ranks_awaited) + " ranks: " + missing_ranks(view);
+                                  std::to_string(view.ranks_awaited) + " ranks: " + missing_ranks(view, refused_);
       if (view.pool != serving)
         continue;
       result.dp_size = view.dp_size;
@@ -404,6 +436,9 @@ class node::impl {
     if (result.ready)
       result.not_ready_reason.clear();
     result.requests_in_flight = static_cast<std::uint32_t>(snapshot_.requests.in_flight());
+    for (const auto& [rank, cause] : refused_)
+      result.refused_ranks.push_back(
+          fmt::format("{}/{} was refused: {}", config_.pools.at(rank.pool).options.name, rank.rank, cause));
     result.max_model_len = max_model_len_;
     result.engine_version = engine_version_;
     result.model_name = model_name_;
@@ -555,6 +590,7 @@ class node::impl {
   node_config config_;
   state_folder state_dir_;
   steady_clock clock_;
+  const core::timestamp started_at_ = clock_.now();
   core::event_log events_;
   core::load_history load_history_;
   std::string admin_token_;
@@ -588,6 +624,7 @@ class node::impl {
   node_snapshot snapshot_;
   bool snapshot_known_ = false;
   mutable bool was_ready_ = false;
+  std::map<core::rank_id, std::string> refused_; // why, of those that have not registered since
   std::uint32_t max_model_len_ = 0;
   std::string engine_version_;
   std::string model_name_;

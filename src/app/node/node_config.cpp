@@ -3,6 +3,7 @@
 #include "app/options/duration.hpp"
 #include "io/zmq/address_block.hpp"
 
+#include <fmt/format.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -313,6 +314,9 @@ config_errors check_config(const node_config& config) {
              "is longer than 60 bytes, the most that leaves room for a socket's name");
   if (std::find(log_levels.begin(), log_levels.end(), config.log_level) == log_levels.end())
     complain("node.log_level", config.log_level, "is not one of " + listed(log_levels));
+  if (config.ready_max_s > 0 && config.ready_with_fewer_s >= config.ready_max_s)
+    errors.push_back(fmt::format("node.ready_with_fewer_s: {} is not less than ready_max_s {}, when the process ends",
+                                 config.ready_with_fewer_s, config.ready_max_s));
   if (config.restarts.backoff_min > config.restarts.backoff_max)
     errors.push_back("supervision.backoff_min_ms: " + ms(config.restarts.backoff_min) +
                      " is more than backoff_max_ms " + ms(config.restarts.backoff_max));
@@ -390,6 +394,7 @@ tl::expected<node_config, config_errors> parse(const std::string& text, const st
     r.flag("fault_injection", config.fault_injection);
     r.number("drain_s", config.drain_s, 0, 86'400);
     r.number("ready_max_s", config.ready_max_s, 0, 86'400);
+    r.number("ready_with_fewer_s", config.ready_with_fewer_s, 0, 86'400);
     r.integer("worker_threads", config.worker_threads, 1, 64);
     r.finish();
     effective.insert_or_assign("node", r.effective());

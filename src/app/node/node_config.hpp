@@ -32,6 +32,9 @@ struct node_config {
   bool fault_injection = false;
   double drain_s = 30;
   double ready_max_s = 0; ///< from the start to READY; 0: no limit
+  /// Seconds from the start after which the node is ready without ranks that did not come, if each pool has one; 0: it
+  /// waits for all. Too low a value lets the first ranks take the load of those that still load their model.
+  double ready_with_fewer_s = 0;
   std::uint32_t worker_threads = 2;
 
   std::vector<pool_config> pools;

@@ -143,6 +143,8 @@ json status_json(const node_snapshot& snapshot, const core::node_info& info, con
   auto warnings = json::array();
   if (auto warning = io::front::tokenizer_warning(model, info.model_name); !warning.empty())
     warnings.push_back(std::move(warning));
+  for (const auto& refused : info.refused_ranks)
+    warnings.push_back(refused);
   result["warnings"] = std::move(warnings);
   auto pools = json::array();
   for (const auto& v : snapshot.pools)
@@ -335,6 +337,7 @@ std::string metrics_text(const metrics_input& in) {
     }
   }
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.foreign_outputs), {{"kind", "earlier_boot"}});
+  f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.outputs_of_other_ranks), {{"kind", "other_rank"}});
   f.counter("rankwise_outputs_dropped_total", dropped, number(in.hub.frames_of_given_up_links),
             {{"kind", "given_up_link"}});
   f.counter("rankwise_foreign_aborts_total", "Aborts of requests that an earlier process of this node had placed",

@@ -46,7 +46,8 @@ json to_json(const io::rank_record& r) {
           {"max_model_len", e.max_model_len},
           {"engine_version", e.engine_version},
           {"layouts", e.layouts},
-          {"model_name", e.model_name}};
+          {"model_name", e.model_name},
+          {"data_parallel_rank", e.data_parallel_rank}};
 }
 
 io::rank_record record_of(const json& j) {
@@ -68,6 +69,7 @@ io::rank_record record_of(const json& j) {
   e.engine_version = j.at("engine_version").get<std::string>();
   e.layouts = j.at("layouts").get<decltype(e.layouts)>();
   e.model_name = j.value("model_name", ""); // files of before have none
+  e.data_parallel_rank = j.value("data_parallel_rank", std::uint32_t{e.rank.rank});
   return r;
 }
 

@@ -26,9 +26,11 @@ struct rank_load {
 
 /// What a front tells about the node behind it.
 struct node_info {
-  bool ready = false;           ///< Every awaited rank joined once, and each pool has a rank that can take work.
-  std::string not_ready_reason; ///< For people; empty when ready.
-  std::uint32_t dp_size = 0;    ///< Ranks of the pool that decodes.
+  /// Every awaited rank joined once, or was waited for long enough, and each pool has a rank that can take work.
+  bool ready = false;
+  std::string not_ready_reason;           ///< For people; empty when ready.
+  std::vector<std::string> refused_ranks; ///< Those that have not registered since, each with the cause.
+  std::uint32_t dp_size = 0;              ///< Ranks of the pool that decodes.
   std::uint64_t max_total_num_tokens = 0; ///< Sum of the KV capacities of that pool.
   std::uint32_t max_running_requests = 0; ///< Per rank, from the registration.
   std::uint32_t max_model_len = 0;        ///< From the registration; 0 = no rank yet.

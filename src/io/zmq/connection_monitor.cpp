@@ -43,6 +43,8 @@ void connection_monitor::shook_hands(rank_endpoint& e) {
 void connection_monitor::disconnected(rank_endpoint& e, int fd) {
   if (e.peer_fd < 0)
     registrations_.read(e); // it may have come and gone since the last look
+  if (e.contested && e.contested->fd == fd)
+    e.contested.reset(); // whoever said it is gone
   if (std::erase(e.other_fds, fd) != 0 || fd != e.peer_fd)
     return; // a stranger's connection says nothing about the rank
   e.peer_fd = -1;

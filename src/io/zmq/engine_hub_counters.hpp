@@ -16,8 +16,10 @@ struct engine_hub_counters {
   std::atomic<std::uint64_t> bytes_sent{0};             ///< Bytes of these frames.
   std::atomic<std::uint64_t> frames_of_closed_links{0}; ///< Frames dropped as their link had been closed.
   std::atomic<std::uint64_t> unknown_rids{0};           ///< Outputs dropped as their request id is not one of ours.
-  std::atomic<std::uint64_t> foreign_outputs{0};        ///< Outputs of requests that another start of the node placed.
-  std::atomic<std::uint64_t> foreign_aborts{0};         ///< Aborts sent for such requests.
+  std::atomic<std::uint64_t> outputs_of_other_ranks{
+      0};                                        ///< Outputs dropped as they name another rank than their link's.
+  std::atomic<std::uint64_t> foreign_outputs{0}; ///< Outputs of requests that another start of the node placed.
+  std::atomic<std::uint64_t> foreign_aborts{0};  ///< Aborts sent for such requests.
   std::atomic<std::uint64_t> frames_of_given_up_links{0}; ///< Frames dropped as their rank had been given up.
   std::atomic<std::uint64_t> peers_refused{0};     ///< Connections from addresses that are not in `allowed_peers`.
   std::atomic<std::uint64_t> reports{0};           ///< Load reports taken.

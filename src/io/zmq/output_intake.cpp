@@ -6,6 +6,9 @@
 #include "wire/sglang/engine_rid.hpp"
 #include "wire/sglang/request_codec.hpp"
 
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -47,6 +50,8 @@ void output_intake::take(rank_endpoint& e, std::string_view frame) {
     context_.counters.count_malformed(output.error().kind);
     return;
   }
+  if (is_of_another_rank(e, *output))
+    return;
   const auto now = context_.callbacks.now();
   e.last_output_ns.store(now.time_since_epoch().count(), std::memory_order_relaxed);
   if (std::holds_alternative<sg::engine_dead>(*output)) {
@@ -57,6 +62,29 @@ void output_intake::take(rank_endpoint& e, std::string_view frame) {
   } else if (auto* embeddings = std::get_if<sg::embedding_output>(&*output)) {
     take_report(e, embeddings->load, false, now);
   }
+}
+
+/// Counts, and logs once for each incarnation, what names another rank than the one that the link belongs to.
+bool output_intake::is_of_another_rank(rank_endpoint& e, const sg::engine_output& output) {
+  std::optional<std::uint32_t> said;
+  std::size_t outputs = 1;
+  if (const auto* tokens = std::get_if<sg::token_output>(&output)) {
+    said = tokens->engine_index;
+    outputs = std::max<std::size_t>(tokens->items.size(), 1);
+  } else if (const auto* embeddings = std::get_if<sg::embedding_output>(&output)) {
+    said = embeddings->engine_index;
+    outputs = std::max<std::size_t>(embeddings->rids.size(), 1);
+  } else if (const auto* reply = std::get_if<sg::control_reply>(&output)) {
+    said = reply->engine_index;
+  }
+  if (!said || *said == e.id.rank)
+    return false;
+  context_.counters.outputs_of_other_ranks += outputs;
+  if (!std::exchange(e.other_rank_told, true))
+    spdlog::error("event=outputs_of_other_rank pool={} rank={} epoch={} engine_index={} "
+                  "cause=\"outputs on the link of rank {} name another rank; they are dropped\"",
+                  context_.pool_of(e.id).name, e.id.rank, e.epoch.load(), *said, e.id.rank);
+  return true;
 }
 
 /// The load path: a store into the board and, at most, a ring. Nothing here blocks, throws or allocates.

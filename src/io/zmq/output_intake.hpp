@@ -25,10 +25,12 @@ class output_intake {
                 std::shared_ptr<core::load_board> board)
       : context_(context), directory_(directory), sender_(sender), board_(std::move(board)) {}
 
-  /// Takes one frame that `endpoint` sent. One that cannot be read is counted and dropped.
+  /// Takes one frame that `endpoint` sent. One that cannot be read is counted and dropped; so is one whose engine_index
+  /// names another rank, with its load report: it says nothing of this rank, not even that it is alive.
   void take(rank_endpoint& endpoint, std::string_view frame);
 
  private:
+  [[nodiscard]] bool is_of_another_rank(rank_endpoint& endpoint, const wire::sglang::engine_output& output);
   void take_report(rank_endpoint& endpoint, const std::optional<wire::sglang::load_tail>& load, bool malformed,
                    core::timestamp now) noexcept;
   void take_tokens(rank_endpoint& endpoint, wire::sglang::token_output& tokens, core::timestamp now);

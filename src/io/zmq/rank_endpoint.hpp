@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 #include <zmq.hpp>
@@ -40,11 +41,20 @@ struct rank_endpoint {
   link_event registration;    ///< What it registered last.
   int peer_fd = -1;           ///< The connection that registered; -1 when there is none, or it was lost.
   std::vector<int> other_fds; ///< Connections of which it is not known that they are the rank's.
+  /// A registration that contradicts what other ranks of the pool said, and the connection that it came by. It is taken
+  /// when they are gone: an engine registers only once.
+  struct contested_registration {
+    link_event registration;
+    int fd = -1;
+  };
+  std::optional<contested_registration> contested;
+  bool return_refused = false; ///< It is back, and contradicts ranks that came meanwhile; so far it stays lost.
 
   // Receiver thread:
   std::uint64_t report_sequence = 0; ///< How many load reports the rank sent.
   std::uint64_t batches = 0;         ///< How many of its frames spoke of requests of this node.
   foreign_requests foreign;          ///< Requests of earlier starts of the node that the rank still runs.
+  bool other_rank_told = false;      ///< That it sends outputs of another rank was logged.
 
   // Any thread:
   std::atomic<bool> closed{false};             ///< Out of service for good; the receiver then closes `output`.

@@ -1,5 +1,7 @@
 #include "io/zmq/rank_links.hpp"
 
+#include "wire/sglang/registration_check.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -69,6 +71,12 @@ void rank_links::lose(rank_endpoint& e, std::string cause) {
 }
 
 void rank_links::bring_back(rank_endpoint& e) {
+  if (auto cause = contradiction_of(e.registration); !cause.empty()) {
+    if (!std::exchange(e.return_refused, true))
+      context_.callbacks.on_link_event(event_of(e, link_event_kind::refused, "back without HELLO: " + cause));
+    return;
+  }
+  e.return_refused = false;
   {
     const std::lock_guard guard{e.mutex};
     if (!std::exchange(e.lost, false))
@@ -78,6 +86,31 @@ void rank_links::bring_back(rank_endpoint& e) {
   }
   context_.callbacks.on_link_event(event_of(e, link_event_kind::reconnected, "reconnected without HELLO"));
   tell_records();
+}
+
+void rank_links::bring_back_refused() {
+  for (const auto& e : live_)
+    if (e->return_refused && e->peer_fd >= 0)
+      bring_back(*e);
+}
+
+std::string rank_links::contradiction_of(const link_event& r) const {
+  namespace sg = wire::sglang;
+  const auto place_of = [](const link_event& e) {
+    return sg::engine_place{e.rank.rank, e.data_parallel_rank, e.data_parallel_size};
+  };
+  for (const auto& e : live_) {
+    if (!e->registered || e->id == r.rank || e->id.pool != r.rank.pool)
+      continue;
+    {
+      const std::lock_guard guard{e->mutex};
+      if (e->lost)
+        continue;
+    }
+    if (auto cause = sg::contradiction(place_of(r), place_of(e->registration)); !cause.empty())
+      return cause;
+  }
+  return {};
 }
 
 void rank_links::carry_out(link_orders::orders orders) {

@@ -38,8 +38,15 @@ class rank_links {
 
   /// The endpoint's connection is gone or its engine hangs: its queue is dropped and the loss told, once.
   void lose(rank_endpoint& endpoint, std::string cause);
-  /// The process behind a lost endpoint is back without a HELLO: it is served again, as a new epoch.
+  /// The process behind a lost endpoint is back without a HELLO: it is served again, as a new epoch. Not while what it
+  /// registered contradicts ranks that are there: then it stays lost, which is told once as refused.
   void bring_back(rank_endpoint& endpoint);
+  /// Tries again with those that are back and were refused.
+  void bring_back_refused();
+
+  /// How a registration contradicts a rank of its pool that is registered and there: "rank 2 says data_parallel_size 5,
+  /// rank 0 says 3". Empty when it contradicts none.
+  [[nodiscard]] std::string contradiction_of(const link_event& registration) const;
 
   /// Does what other threads asked for, unless the incarnation that they meant is no longer in service.
   void carry_out(link_orders::orders orders);

@@ -2,13 +2,33 @@
 
 #include "io/zmq/zmq_message.hpp"
 #include "wire/sglang/handshake.hpp"
+#include "wire/sglang/registration_check.hpp"
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace rankwise::io {
 
 namespace sg = wire::sglang;
+
+namespace {
+
+link_event event_of(const rank_endpoint& e, const sg::registration& r) {
+  auto event = rank_links::event_of(e, link_event_kind::registered, {});
+  event.kv_capacity = r.kv_cache_size_tokens;
+  event.max_running = r.max_num_seqs;
+  event.chunk_tokens = r.max_num_batched_tokens;
+  event.data_parallel_size = r.data_parallel_size;
+  event.data_parallel_rank = r.data_parallel_rank;
+  event.max_model_len = r.max_model_len;
+  event.engine_version = r.engine_version;
+  event.model_name = r.instance_id;
+  event.layouts = r.positional_layouts;
+  return event;
+}
+
+} // namespace
 
 bool registrations::read(rank_endpoint& e) {
   for (int i = 0; i < context_.options.frames_per_round_max; ++i) {
@@ -37,31 +57,47 @@ void registrations::take(rank_endpoint& e, std::string_view identity, zmq::messa
   if (!registration) {
     const auto& error = registration.error();
     context_.counters.count_malformed(error.kind);
-    return refuse("registration: " + std::string{sg::to_string(error.kind)} + " " + error.field);
+    return refuse("registration: " + sg::to_string(error));
   }
+  if (auto fault = sg::fault_of(*registration, e.id.rank, context_.pool_of(e.id).ranks_max); !fault.empty())
+    return refuse("registration: " + fault);
   const int fd = payload.get(ZMQ_SRCFD);
-  if (e.registered && e.peer_fd != fd) {
+  auto event = event_of(e, *registration);
+  e.contested.reset();
+  if (auto cause = links_.contradiction_of(event); !cause.empty()) {
+    refuse("registration: " + cause);
+    e.contested.emplace(std::move(event), fd);
+    return;
+  }
+  accept(e, std::move(event), fd);
+}
+
+void registrations::accept(rank_endpoint& e, link_event event, int fd) {
+  const bool returned = e.registered && e.peer_fd != fd;
+  e.registration = event;
+  if (returned) {
     links_.lose(e, "it registered again");
     links_.bring_back(e);
   }
   e.registered = true;
   e.peer_fd = fd;
   std::erase(e.other_fds, fd);
-
-  auto event = rank_links::event_of(e, link_event_kind::registered, {});
-  event.kv_capacity = registration->kv_cache_size_tokens;
-  event.max_running = registration->max_num_seqs;
-  event.chunk_tokens = registration->max_num_batched_tokens;
-  event.data_parallel_size = registration->data_parallel_size;
-  event.max_model_len = registration->max_model_len;
-  event.engine_version = registration->engine_version;
-  event.model_name = registration->instance_id;
-  event.layouts = registration->positional_layouts;
+  event.epoch = e.epoch.load();
   if (event.data_parallel_size > 1 || e.id.rank > 0)
     directory_.note_several_ranks(e.id.pool);
   e.registration = event;
   context_.callbacks.on_link_event(std::move(event));
   links_.tell_records();
+}
+
+void registrations::take_contested() {
+  const auto endpoints = links_.all(); // a copy: each that is taken may change it
+  for (const auto& e : endpoints) {
+    if (!e->contested || !links_.contradiction_of(e->contested->registration).empty())
+      continue;
+    auto contested = *std::exchange(e->contested, std::nullopt);
+    accept(*e, std::move(contested.registration), contested.fd);
+  }
 }
 
 } // namespace rankwise::io

@@ -22,6 +22,8 @@ void sender_loop::run(const std::atomic<bool>& running) {
     if (p_.sender.took_signal_of_input() || more)
       more = read_all();
     p_.links.carry_out(p_.orders.take());
+    p_.links.bring_back_refused();
+    p_.registered.take_contested();
     backlog = p_.sender.send_queued();
     more = more || p_.sender.took_signal_of_input();
   }

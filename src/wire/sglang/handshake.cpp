@@ -25,6 +25,30 @@ std::optional<std::string_view> text_of(const object& value) noexcept {
   return std::string_view(value.via.str.ptr, value.via.str.size);
 }
 
+/// What stands at a key, for an error that names it.
+std::string shown(const object& value) {
+  constexpr std::size_t text_max = 64;
+  switch (value.type) {
+  case msgpack::type::POSITIVE_INTEGER:
+    return std::to_string(value.via.u64);
+  case msgpack::type::NEGATIVE_INTEGER:
+    return std::to_string(value.via.i64);
+  case msgpack::type::FLOAT32:
+  case msgpack::type::FLOAT64:
+    return std::to_string(value.via.f64);
+  case msgpack::type::BOOLEAN:
+    return value.via.boolean ? "true" : "false";
+  case msgpack::type::STR:
+    return '"' + std::string(text_of(value)->substr(0, text_max)) + '"';
+  case msgpack::type::ARRAY:
+    return "an array";
+  case msgpack::type::MAP:
+    return "a map";
+  default:
+    return "bytes";
+  }
+}
+
 bool is_nil(const object* value) noexcept {
   return value == nullptr || value->type == msgpack::type::NIL;
 }
@@ -41,9 +65,9 @@ class map_reader {
       return;
     }
     if (value->type != msgpack::type::POSITIVE_INTEGER) {
-      error_ = wire_error{wire_error_kind::wrong_type, std::string(key)};
+      error_ = wire_error{wire_error_kind::wrong_type, std::string(key), shown(*value)};
     } else if (value->via.u64 > std::numeric_limits<Integer>::max()) {
-      error_ = wire_error{wire_error_kind::too_large, std::string(key)};
+      error_ = wire_error{wire_error_kind::too_large, std::string(key), shown(*value)};
     } else {
       into = static_cast<Integer>(value->via.u64);
     }
@@ -57,7 +81,7 @@ class map_reader {
     if (const auto text = text_of(*value)) {
       into = *text;
     } else {
-      error_ = wire_error{wire_error_kind::wrong_type, std::string(key)};
+      error_ = wire_error{wire_error_kind::wrong_type, std::string(key), shown(*value)};
     }
   }
 
@@ -67,7 +91,7 @@ class map_reader {
       return;
     }
     if (value->type != msgpack::type::BOOLEAN) {
-      error_ = wire_error{wire_error_kind::wrong_type, std::string(key)};
+      error_ = wire_error{wire_error_kind::wrong_type, std::string(key), shown(*value)};
     } else {
       into = value->via.boolean;
     }
@@ -286,7 +310,7 @@ wire_result<registration> decode_registration(std::string_view frame) {
   }
   map_reader reader(map);
   registration r;
-  reader.number("max_model_len", r.max_model_len);
+  reader.number("max_model_len", r.max_model_len, true);
   reader.number("num_gpu_blocks", r.num_gpu_blocks);
   reader.number("block_size", r.block_size);
   reader.text("vllm_version", r.engine_version);

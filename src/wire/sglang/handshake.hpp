@@ -36,24 +36,25 @@ struct init_message {
 [[nodiscard]] std::string encode_identity(std::uint16_t rank);
 [[nodiscard]] wire_result<std::uint16_t> decode_identity(std::string_view frame);
 
-/// First frame on the input socket, a map read by key; unknown keys are ignored.
+/// First frame on the input socket, a map read by key; unknown keys are ignored. Whether its values can be true is said
+/// by registration_check.hpp.
 struct registration {
   std::uint64_t max_model_len = 0;
   std::uint64_t num_gpu_blocks = 0;
   std::uint64_t block_size = 1;
-  std::string engine_version; ///< key vllm_version, e.g. "sglang-0.5.23"
-  std::uint32_t data_parallel_size = 1;
-  std::uint32_t data_parallel_rank = 0;
+  std::string engine_version;               ///< key vllm_version, e.g. "sglang-0.5.23"
+  std::uint32_t data_parallel_size = 1;     ///< ranks of its engine
+  std::uint32_t data_parallel_rank = 0;     ///< which of them it is
   std::uint32_t max_num_seqs = 0;           ///< most running requests
-  std::uint64_t max_num_batched_tokens = 0; ///< prefill chunk
+  std::uint64_t max_num_batched_tokens = 0; ///< prefill chunk in tokens; 0 = prefill is not chunked, or not known
   std::uint64_t kv_cache_size_tokens = 0;   ///< KV capacity
   std::string instance_id;
   /// struct name -> field names in declaration order, the tag not counted
   std::map<std::string, std::vector<std::string>> positional_layouts;
 };
 
-/// Errors: missing_field for a key that placement or encoding cannot do without (kv_cache_size_tokens, max_num_seqs,
-/// positional_layouts), wrong_type with the key.
+/// Errors: missing_field for a key that admission, placement or encoding cannot do without (max_model_len,
+/// kv_cache_size_tokens, max_num_seqs, positional_layouts), wrong_type and too_large with the key.
 [[nodiscard]] wire_result<registration> decode_registration(std::string_view frame);
 [[nodiscard]] std::string encode_registration(const registration& r);
 

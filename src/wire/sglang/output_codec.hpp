@@ -40,7 +40,8 @@ struct output_item {
 struct token_output {
   std::vector<output_item> items;
   std::vector<std::int32_t> tokens;
-  std::uint32_t engine_index = 0;
+  /// The identity of the rank that sent it; none when the frame ends before that column.
+  std::optional<std::uint32_t> engine_index;
   std::optional<load_tail> load;
   bool load_malformed =
       false; ///< the tail held nonsense (wrong types, used > 2^63 ...): outputs are good, the report is dropped
@@ -49,7 +50,7 @@ struct token_output {
 /// BatchEmbeddingSlimOutput: read for its load and its rids only, until embeddings are served.
 struct embedding_output {
   std::vector<std::string> rids;
-  std::uint32_t engine_index = 0;
+  std::optional<std::uint32_t> engine_index; ///< as in token_output
   std::optional<load_tail> load;
 };
 
@@ -58,7 +59,7 @@ struct control_reply {
   std::int64_t call_id = 0; ///< the number that encode_control sent
   bool success = false;
   std::string message;
-  std::uint32_t engine_index = 0;
+  std::optional<std::uint32_t> engine_index; ///< as in token_output
 };
 
 /// The raw frame ENGINE_CORE_DEAD

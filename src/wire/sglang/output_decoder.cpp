@@ -262,12 +262,12 @@ class output_reader {
   // -- columns from here on may be absent
   // --------------------------------------------------------------------------------
 
-  bool read_engine_index(std::uint32_t& into) {
+  bool read_engine_index(std::optional<std::uint32_t>& into) {
     if (is_over()) {
       return true;
     }
     ++read_;
-    return read_count(into) || fail("engine_index");
+    return read_count(into.emplace()) || fail("engine_index");
   }
 
   /// One number of the load tail; anything else is stepped over and spoils the report alone.

@@ -82,7 +82,7 @@ std::string encode_token_output(const token_output& batch, std::string_view raw_
   write_column(writer, items, [&](const output_item& item) { writer.unsigned_number(item.cached_tokens); });
   write_empty_column(writer, rows, msgpack_writer::empty_array_byte); // output_token_logprobs_val
   write_empty_column(writer, rows, msgpack_writer::empty_array_byte); // output_token_logprobs_idx
-  writer.unsigned_number(batch.engine_index);
+  writer.unsigned_number(batch.engine_index.value_or(0));
   if (raw_load.empty()) {
     write_load(writer, batch.load);
   } else {
@@ -137,7 +137,7 @@ std::string encode_control_reply(const control_reply& reply) {
   writer.number(reply.call_id);
   writer.boolean(reply.success);
   reply.message.empty() ? writer.nil() : writer.text(reply.message);
-  writer.unsigned_number(reply.engine_index);
+  writer.unsigned_number(reply.engine_index.value_or(0));
   return frame;
 }
 

@@ -34,6 +34,10 @@ std::string to_string(const wire_error& error) {
     text += ' ';
     text += error.field;
   }
+  if (!error.value.empty()) {
+    text += ": ";
+    text += error.value;
+  }
   return text;
 }
 

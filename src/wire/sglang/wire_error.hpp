@@ -28,10 +28,11 @@ inline constexpr std::uint8_t wire_error_kind_count = 10;
 
 struct wire_error {
   wire_error_kind kind = wire_error_kind::truncated;
-  std::string field; ///< "SamplingParams.temperature", "output_ids", ... ; empty when the whole frame is meant
+  std::string field;   ///< "SamplingParams.temperature", "output_ids", ... ; empty when the whole frame is meant
+  std::string value{}; ///< what stands there: "-1", "\"many\"", "nil"; empty when it is not told
 };
 
-/// For a log line: "missing_field SamplingParams.temperature".
+/// For a log line: "missing_field SamplingParams.temperature", "wrong_type max_num_seqs: -1".
 [[nodiscard]] std::string to_string(const wire_error& error);
 
 template <class T>

@@ -54,21 +54,33 @@ class fake_rank {
   }
 
   void connect() {
+    connect_input();
+    do_register();
+    output = zmq::socket_t{context_, zmq::socket_type::push};
+    output.set(zmq::sockopt::linger, 1000);
+    output.connect(output_address_);
+  }
+
+  /// Requests can be received; it has not registered on this connection.
+  void connect_input() {
     input = zmq::socket_t{context_, zmq::socket_type::dealer};
     input.set(zmq::sockopt::linger, 0);
     input.set(zmq::sockopt::routing_id, sg::encode_identity(number_));
     input.connect(input_address_);
+  }
+
+  /// A good registration of a rank of an engine of `size`, after `change`.
+  void do_register(const std::function<void(sg::registration&)>& change = {}) {
     sg::registration r;
     r.max_model_len = 1000;
     r.max_num_seqs = 8;
     r.kv_cache_size_tokens = 10'000;
-    r.data_parallel_size = 2;
+    r.data_parallel_size = size;
     r.data_parallel_rank = number_;
     r.positional_layouts = sg::sglang_0_5_23_layouts();
+    if (change)
+      change(r);
     input.send(zmq::buffer(sg::encode_registration(r)), zmq::send_flags::none);
-    output = zmq::socket_t{context_, zmq::socket_type::push};
-    output.set(zmq::sockopt::linger, 1000);
-    output.connect(output_address_);
   }
 
   void say(const std::string& rid, std::int32_t token) {
@@ -78,6 +90,8 @@ class fake_rank {
     item.rid = rid;
     item.token_count = 1;
     out.items.push_back(item);
+    out.engine_index = says_rank.value_or(number_);
+    out.load = sg::load_tail{1, 0, 10, 10'000};
     output.send(zmq::buffer(sg::encode_token_output(out)), zmq::send_flags::none);
   }
 
@@ -101,6 +115,8 @@ class fake_rank {
 
   zmq::socket_t input;
   zmq::socket_t output;
+  std::optional<std::uint32_t> says_rank; ///< in its outputs, in place of its own number
+  std::uint32_t size = 3;                 ///< of its engine, as it registers
 
  private:
   zmq::context_t& context_;
@@ -145,8 +161,9 @@ class hub_test : public testing::Test {
   }
   fake_rank dial(std::uint16_t number = 0) { return {context, hub->handshake_endpoint(0), number}; }
   /// A rank that is registered under `epoch`.
-  fake_rank join(std::uint16_t number = 0, core::rank_epoch epoch = 1) {
+  fake_rank join(std::uint16_t number = 0, core::rank_epoch epoch = 1, std::uint32_t size = 3) {
     auto rank = dial(number);
+    rank.size = size;
     rank.hello();
     rank.connect();
     EXPECT_TRUE(heard(link_event_kind::registered, number, epoch));
@@ -170,6 +187,20 @@ class hub_test : public testing::Test {
           });
         },
         timeout);
+  }
+  /// The cause of the first event of a kind of a rank, waited for; empty when there was none.
+  std::string cause_of(link_event_kind kind, std::uint16_t rank, core::rank_epoch epoch) {
+    EXPECT_TRUE(heard(kind, rank, epoch));
+    const std::lock_guard guard{mutex_};
+    for (const auto& e : events_)
+      if (e.kind == kind && e.rank.rank == rank && e.epoch == epoch)
+        return e.cause;
+    return {};
+  }
+  /// Forgets all events so far.
+  void forget_events() {
+    const std::lock_guard guard{mutex_};
+    events_.clear();
   }
   send_result send(int number, core::rank_epoch epoch = 1, frame_kind kind = frame_kind::add,
                    core::timestamp accepted_at = {}) {
@@ -343,6 +374,49 @@ TEST_F(hub_test, outputs_beyond_one_round_of_a_rank_are_all_read_in_order) {
     EXPECT_EQ(batch.tokens.at(0), next[batch.rank.rank]++);
 }
 
+// 47. outputs of another rank
+TEST_F(hub_test, outputs_that_name_another_rank_than_their_link_are_dropped_and_counted) {
+  start();
+  auto rank = join(1);
+  rank.says_rank = 0;
+  rank.say(sg::make_engine_rid("r", std::nullopt, 7, 0), 1);
+  rank.say(sg::make_engine_rid("r", std::nullopt, 7, 0), 2);
+  ASSERT_TRUE(eventually([&] { return hub->counters().outputs_of_other_ranks == 2; }));
+  EXPECT_EQ(hub->counters().reports, 0U) << "a report on the load of another rank";
+  EXPECT_EQ(hub->last_output({0, 1}), core::timestamp{}) << "no sign of life";
+  rank.says_rank.reset();
+  rank.say(sg::make_engine_rid("r", std::nullopt, 7, 0), 3);
+  ASSERT_TRUE(eventually([&] {
+    const std::lock_guard guard{mutex_};
+    return !batches_.empty();
+  }));
+  EXPECT_EQ(batches_[0].tokens, std::vector<std::int32_t>({3}));
+  EXPECT_EQ(batches_[0].rank.rank, 1);
+  EXPECT_EQ(hub->counters().reports, 1U);
+  EXPECT_EQ(hub->counters().outputs_of_other_ranks, 2U);
+}
+
+// 49. only the first rank that answers
+TEST_F(hub_test, a_new_process_has_all_of_its_ranks_back_not_only_the_first_that_answers) {
+  start(boot(5));
+  std::vector<fake_rank> ranks;
+  for (std::uint16_t i = 0; i < 3; ++i)
+    ranks.push_back(join(i));
+  ASSERT_TRUE(eventually([&] {
+    const std::lock_guard guard{mutex_};
+    return !records_.empty() && records_.back().size() == 3;
+  }));
+  const auto records = records_.back();
+  hub.reset();
+  events_.clear();
+  start(boot(6), records);
+  for (std::uint16_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(heard(link_event_kind::reconnected, i, 2)) << i;
+    EXPECT_EQ(hub->send({0, i}, 2, {frame_kind::add, "new", {}}), send_result::queued);
+    EXPECT_EQ(ranks[i].receive(), "new");
+  }
+}
+
 TEST_F(hub_test, a_new_process_has_its_ranks_back_without_a_handshake_and_ends_what_they_run_for_the_old_one) {
   start(boot(5));
   auto rank = join(1);
@@ -369,26 +443,128 @@ TEST_F(hub_test, a_new_process_has_its_ranks_back_without_a_handshake_and_ends_w
   EXPECT_EQ(hub->counters().foreign_aborts, 1U);
 }
 
+// 45. one rank registers nonsense
+TEST_F(hub_test, an_invalid_registration_refuses_its_rank_alone_until_it_registers_with_good_values) {
+  start();
+  auto good = join(0);
+  auto bad = dial(1);
+  bad.hello();
+  const std::pair<std::function<void(sg::registration&)>, const char*> cases[] = {
+      {[](auto& r) { r.kv_cache_size_tokens = 0; },
+       "registration: kv_cache_size_tokens 0: must be from 1 to 1099511627776"},
+      {[](auto& r) { r.max_num_seqs = 0; }, "registration: max_num_seqs 0: must be from 1 to 2147483647"},
+      {[](auto& r) { r.max_model_len = 0; }, "registration: max_model_len 0: must be from 1 to 1099511627776"},
+      {[](auto& r) { r.data_parallel_size = 0; },
+       "registration: data_parallel_size 0: must be from 1 to 4, the ranks_max of the pool"},
+      {[](auto& r) { r.data_parallel_rank = 7; },
+       "registration: data_parallel_rank 7: must be from 0 to 2 beside data_parallel_size 3"},
+  };
+  bad.connect_input();
+  for (const auto& [change, cause] : cases) {
+    forget_events();
+    bad.do_register(change);
+    EXPECT_EQ(cause_of(link_event_kind::refused, 1, 1), cause);
+    EXPECT_FALSE(heard(link_event_kind::registered, 1, 1, 0ms)) << cause;
+    ASSERT_EQ(send(1), send_result::queued); // the other rank serves on
+    EXPECT_EQ(good.receive(), "1");
+  }
+  bad.do_register([](auto& r) { r.max_num_batched_tokens = 0; }); // prefill is not chunked
+  EXPECT_TRUE(heard(link_event_kind::registered, 1, 1));
+  const std::lock_guard guard{mutex_};
+  EXPECT_EQ(records_.back().size(), 2U);
+}
+
+// 45.
+TEST_F(hub_test, a_bad_registration_on_a_good_link_leaves_the_link_as_it_was) {
+  start();
+  auto rank = join(0);
+  rank.do_register([](auto& r) { r.kv_cache_size_tokens = 0; });
+  EXPECT_TRUE(heard(link_event_kind::refused, 0, 1));
+  EXPECT_EQ(send(1), send_result::queued);
+  EXPECT_EQ(rank.receive(), "1");
+  EXPECT_FALSE(heard(link_event_kind::lost, 0, 1, 0ms));
+  const std::lock_guard guard{mutex_};
+  ASSERT_EQ(records_.back().size(), 1U);
+  EXPECT_EQ(records_.back()[0].registration.kv_capacity, 10'000U);
+}
+
+// 46. ranks of an engine that disagree
+TEST_F(hub_test, a_size_that_contradicts_registered_ranks_is_refused_by_name_and_taken_when_they_are_gone) {
+  start();
+  auto first = join(0);
+  auto second = join(1);
+  auto other = dial(2);
+  other.size = 4;
+  other.hello();
+  other.connect();
+  EXPECT_EQ(cause_of(link_event_kind::refused, 2, 1), "registration: rank 2 says data_parallel_size 4, rank 0 says 3");
+  first.input.close();
+  ASSERT_TRUE(heard(link_event_kind::lost, 0, 1));
+  EXPECT_FALSE(heard(link_event_kind::registered, 2, 1, 50ms)) << "rank 1 is there";
+  second.input.close();
+  EXPECT_TRUE(heard(link_event_kind::registered, 2, 1)) << "an engine registers only once";
+  EXPECT_EQ(hub->send({0, 2}, 1, {frame_kind::add, "1", {}}), send_result::queued);
+  EXPECT_EQ(other.receive(), "1");
+}
+
+TEST_F(hub_test, a_contradicting_rank_that_went_away_is_not_taken_later) {
+  start();
+  auto first = join(0);
+  {
+    auto other = dial(2);
+    other.size = 4;
+    other.hello();
+    other.connect();
+    ASSERT_TRUE(heard(link_event_kind::refused, 2, 1));
+  }
+  std::this_thread::sleep_for(50ms); // its end is noticed
+  first.input.close();
+  ASSERT_TRUE(heard(link_event_kind::lost, 0, 1));
+  EXPECT_FALSE(heard(link_event_kind::registered, 2, 1, 100ms));
+}
+
+TEST_F(hub_test, a_rank_that_returns_among_ranks_of_another_size_stays_lost_until_they_are_gone) {
+  start();
+  auto old = join(0);
+  old.input.close();
+  ASSERT_TRUE(heard(link_event_kind::lost, 0, 1));
+  auto replacement = join(1, 1, 4);
+  old.connect_input(); // the same process again, without HELLO
+  EXPECT_EQ(cause_of(link_event_kind::refused, 0, 1),
+            "back without HELLO: rank 0 says data_parallel_size 3, rank 1 says 4");
+  EXPECT_FALSE(heard(link_event_kind::reconnected, 0, 2, 50ms));
+  EXPECT_EQ(send(1), send_result::unknown_link);
+  replacement.input.close();
+  EXPECT_TRUE(heard(link_event_kind::reconnected, 0, 2));
+}
+
+TEST_F(hub_test, two_engines_of_one_pool_may_differ_in_size) {
+  start();
+  auto first = join(0);
+  auto second = dial(3); // index 3, one rank
+  second.hello();
+  second.connect_input();
+  second.do_register([](auto& r) {
+    r.data_parallel_size = 1;
+    r.data_parallel_rank = 0;
+  });
+  EXPECT_TRUE(heard(link_event_kind::registered, 3, 1));
+}
+
 TEST_F(hub_test, a_second_engine_with_a_rank_number_in_use_is_named_in_the_cause) {
   start();
-  const auto cause_of = [&](core::rank_epoch epoch) {
-    EXPECT_TRUE(heard(link_event_kind::hello, 0, epoch));
-    const std::lock_guard guard{mutex_};
-    for (const auto& e : events_)
-      if (e.kind == link_event_kind::hello && e.epoch == epoch)
-        return e.cause;
-    return std::string{};
-  };
+  const auto cause_of_hello = [&](core::rank_epoch epoch) { return cause_of(link_event_kind::hello, 0, epoch); };
   {
     const auto first = join(0, 1);
-    EXPECT_EQ(cause_of(1), "HELLO from 127.0.0.1");
+    EXPECT_EQ(cause_of_hello(1), "HELLO from 127.0.0.1");
     const auto second = join(0, 2);
-    EXPECT_THAT(cause_of(2), testing::HasSubstr("HELLO from 127.0.0.1; its rank number was in use by epoch 1 from "
-                                                "127.0.0.1, whose link was alive"));
+    EXPECT_THAT(cause_of_hello(2),
+                testing::HasSubstr("HELLO from 127.0.0.1; its rank number was in use by epoch 1 from "
+                                   "127.0.0.1, whose link was alive"));
   }
   EXPECT_TRUE(heard(link_event_kind::lost, 0, 2));
   const auto replacement = join(0, 3); // the usual restart of an engine
-  EXPECT_EQ(cause_of(3), "HELLO from 127.0.0.1");
+  EXPECT_EQ(cause_of_hello(3), "HELLO from 127.0.0.1");
 }
 
 TEST_F(hub_test, a_rank_that_was_given_up_is_back_as_a_new_epoch_when_it_is_heard) {

@@ -291,6 +291,7 @@ TEST_F(golden_bytes, every_message_type_is_written_as_recorded_and_read_back) {
   event.engine_version = "sglang-0.5.23";
   event.layouts = {{"SamplingParams", {"temperature"}}};
   event.model_name = "/models/m";
+  event.data_parallel_rank = 9;
   check("link_event", event);
   check("dispatch_order", dispatch_order{1, 2, 3, 4, full_request(), true, {"host", 1, 2}});
   check("close_order", close_order{{{1, 2}}, {{3, 4}}});

@@ -27,8 +27,8 @@ TEST(engine_process_test, ranks_join_register_serve_and_say_goodbye) {
   ASSERT_TRUE(front.wait_for_ranks(3));
   const auto& r = front.registrations.at(6);
   EXPECT_EQ(r.kv_cache_size_tokens, 50'000U);
-  EXPECT_EQ(r.data_parallel_rank, 6U);
-  EXPECT_EQ(r.data_parallel_size, 8U);
+  EXPECT_EQ(r.data_parallel_rank, 1U);
+  EXPECT_EQ(r.data_parallel_size, 3U);
   EXPECT_EQ(r.engine_version, "sglang-0.5.23");
   for (int i = 0; i < 60; ++i) {
     front.add(static_cast<std::uint16_t>(5 + i % 3), "r" + std::to_string(i) + "~" + std::to_string(i) + ".0", 100, 10);

@@ -143,7 +143,7 @@ class fake_front_end {
     ++batches;
     loads_malformed += batch.load_malformed ? 1U : 0U;
     if (batch.load) {
-      loads[batch.engine_index].push_back(*batch.load);
+      loads[batch.engine_index.value_or(0)].push_back(*batch.load);
     }
     for (const auto& item : batch.items) {
       request& r = requests[item.rid];
@@ -157,7 +157,7 @@ class fake_front_end {
       r.finish = item.finish;
       r.status = item.finish_status;
       r.message = item.finish_message;
-      r.rank = batch.engine_index;
+      r.rank = batch.engine_index.value_or(0);
     }
   }
 

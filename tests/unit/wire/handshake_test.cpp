@@ -104,7 +104,7 @@ TEST(handshake_test, a_registration_is_read_by_its_keys) {
 
 TEST(handshake_test, a_registration_without_what_placement_needs_is_refused_by_name) {
   const std::string whole = bytes(goldens::registration_0_5_21);
-  for (const std::string key : {"kv_cache_size_tokens", "max_num_seqs", "positional_layouts"}) {
+  for (const std::string key : {"max_model_len", "kv_cache_size_tokens", "max_num_seqs", "positional_layouts"}) {
     std::string frame = whole;
     frame.replace(frame.find(key), key.size(), std::string(key.size(), 'x'));
     const auto r = decode_registration(frame);
@@ -116,7 +116,9 @@ TEST(handshake_test, a_registration_without_what_placement_needs_is_refused_by_n
 
 TEST(handshake_test, a_key_of_another_type_is_named) {
   const auto frame = map_frame([](auto& w) {
-    w.map(1);
+    w.map(2);
+    w.text("max_model_len");
+    w.unsigned_number(1);
     w.text("max_num_seqs");
     w.text("many");
   });
@@ -124,15 +126,18 @@ TEST(handshake_test, a_key_of_another_type_is_named) {
   ASSERT_FALSE(r);
   EXPECT_EQ(r.error().kind, wire_error_kind::wrong_type);
   EXPECT_EQ(r.error().field, "max_num_seqs");
+  EXPECT_EQ(to_string(r.error()), "wrong_type max_num_seqs: \"many\"");
 }
 
 TEST(handshake_test, a_number_beyond_its_field_is_too_large) {
   const auto frame = map_frame([](auto& w) {
-    w.map(1);
+    w.map(2);
+    w.text("max_model_len");
+    w.unsigned_number(1);
     w.text("max_num_seqs");
     w.unsigned_number(std::uint64_t{1} << 40);
   });
-  EXPECT_EQ(decode_registration(frame).error().kind, wire_error_kind::too_large);
+  EXPECT_EQ(to_string(decode_registration(frame).error()), "too_large max_num_seqs: 1099511627776");
 }
 
 TEST(handshake_test, a_frame_cut_anywhere_is_an_error_and_nothing_else) {

@@ -210,6 +210,7 @@ TEST(output_codec_test, the_dead_sentinel_is_known) {
 TEST(output_codec_test, the_tail_may_stop_after_column_10_or_15) {
   const auto short_batch = batch_builder().keep(11).good();
   EXPECT_EQ(short_batch.tokens, (std::vector<std::int32_t>{7, 8}));
+  EXPECT_FALSE(short_batch.engine_index) << "it says nothing, not rank 0";
   EXPECT_FALSE(short_batch.load);
   EXPECT_FALSE(short_batch.load_malformed);
   EXPECT_EQ(batch_builder().keep(16).good().load, (load_tail{4, 5, 6, 100}));
