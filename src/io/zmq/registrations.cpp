@@ -66,7 +66,7 @@ void registrations::take(rank_endpoint& e, std::string_view identity, zmq::messa
   e.contested.reset();
   if (auto cause = links_.contradiction_of(event); !cause.empty()) {
     refuse("registration: " + cause);
-    e.contested.emplace(std::move(event), fd);
+    e.contested = rank_endpoint::contested_registration{std::move(event), fd};
     return;
   }
   accept(e, std::move(event), fd);
