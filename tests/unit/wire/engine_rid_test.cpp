@@ -45,7 +45,8 @@ TEST(engine_rid_test, client_part_ends_at_the_last_tilde_of_a_rid_of_ours) {
 TEST(engine_rid_test, no_rid_is_the_beginning_of_another) {
   std::vector<std::string> rids;
   for (const std::string client : {"a", "ab", "a~1.1", "a~1.1!", "a~1.1!~1.1", "a-1", ""})
-    for (const core::request_handle handle : {1, 36, 1296})
+    for (const core::request_handle handle :
+         {core::request_handle{1}, core::request_handle{36}, core::request_handle{1296}})
       for (const std::uint32_t attempt : {0U, 1U, 10U, 11U})
         for (const core::node_boot boot : {0U, 1U, 11U})
           for (const std::optional<std::uint32_t> sample : {std::optional<std::uint32_t>{}, {1}, {11}})
